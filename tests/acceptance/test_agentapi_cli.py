@@ -87,7 +87,7 @@ def test_wrong_options_print_one_line_and_exit_with_status_1(tmp_path: Path) -> 
     assert "--term-width" in run_refused(tmp_path, "-W", "5", "--", "true")
     wait_for_size = run_refused(tmp_path, "--", "no-such-program")
     assert (
-        "program 'no-such-program' is not installed or not executable; install it or name another after --"
+        "program 'no-such-program' is not installed or not executable; install it, or change it after `--`"
         in wait_for_size
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -364,7 +364,7 @@ async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
     error = failed["error"]
     for line in ("other goal: 6", "submit: 6", "automation: 6", "pause: 6", "no evidence: 2"):
         assert line in error, error
-    assert "only the goal it works on" in error
+    assert "only the goal that its own task works on" in error
     assert served.run_json("goal", "show", other_goal["id"])["status"] == "waiting_for_session"
     assert "echo free" not in [task["prompt"] for task in served.run_json("tasks", "--limit", "50")["tasks"]]
     assert served.run_json("automation", "list")["automations"] == []
@@ -388,7 +388,7 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     )
     key = goal["id"]
     assert (goal["status"], goal["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
-    assert "has an open goal already" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
+    assert "has an open goal" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
     edited = either.run_json("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
     assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
     assert edited["deadline_at"] < goal["deadline_at"]
@@ -426,7 +426,7 @@ BAD_INPUT = [
     (2, ("automation", "add", "x", "--cron", "0 0 30 2 *"), "never runs"),
     (2, ("automation", "add", "x", "--cron", "* * * * * *"), "no field for seconds"),
     (2, ("automation", "add", "x", "--cron", "@daily", "--tz", "Berlin"), "Europe/Berlin"),
-    (2, ("automation", "add", "x", "--at", "2020-01-01"), "choose a later one"),
+    (2, ("automation", "add", "x", "--at", "2020-01-01"), "choose a later time"),
     (2, ("automation", "add", "x", "--at", "someday"), "tomorrow 09:00"),
     (2, ("automation", "add", "  ", "--every", "1h"), "the prompt is empty"),
     (2, ("automation", "add", "x", "--every", "1h", "--agent", "nobody"), "midwatch agents"),
@@ -446,7 +446,7 @@ BAD_INPUT = [
     (3, ("automation", "rm", "am_no"), "midwatch automation list"),
     (3, ("automation", "export", "am_no"), "midwatch automation list"),
     (2, ("goal", "set", "x", "--deadline", "48h"), "tomorrow 09:00"),
-    (2, ("goal", "set", "x", "--deadline", "2020-01-01"), "choose a later one"),
+    (2, ("goal", "set", "x", "--deadline", "2020-01-01"), "choose a later"),
     (2, ("goal", "set", " "), "objective is empty"),
     (2, ("goal", "set", "x", "--verifier", "nobody"), "midwatch agents"),
     (2, ("goal", "set", "x", "--max-time", "long"), "90s, 10m"),

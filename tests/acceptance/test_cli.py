@@ -285,7 +285,7 @@ def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
     question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
-    assert "answer without always" in live.run_refused(2, "approve", question["id"], "--always")
+    assert "answer without `always`" in live.run_refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.wait_for_end(plain)
 
@@ -405,7 +405,7 @@ BAD_INPUT = [
     (2, ("submit", "x", "--timeout", "soon"), "is not a duration"),
     (2, ("submit", "x", "--priority", "101"), "priority"),
     (2, ("submit", "x", "--on-crash", "panic"), "on_crash"),
-    (2, ("submit", "x", "--route", "nowhere"), "known channels"),
+    (2, ("submit", "x", "--route", "nowhere"), "use one of"),
     (2, ("tasks", "--status", "sleeping"), "status"),
     (2, ("tasks", "--limit", "0"), "limit"),
     (2, ("events", "--kind", "nonsense"), "known kinds"),
@@ -429,7 +429,7 @@ def test_bad_input_prints_one_line_and_changes_nothing(either: Desk) -> None:
 def test_a_finished_task_cannot_be_cancelled_and_an_open_task_has_no_result(either: Desk) -> None:
     task_id = either.json("submit", "echo x", "--agent", "shell", "--delay", "1h")["id"]
     assert task_id in either.run_refused(4, "result", task_id)
-    assert "cancel it first" in either.run_refused(4, "retry", task_id)
+    assert "first cancel it" in either.run_refused(4, "retry", task_id)
     assert either.json("cancel", task_id)["status"] == "cancelled"
     assert "already cancelled" in either.run_refused(4, "cancel", task_id)
 

@@ -102,7 +102,7 @@ async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -
         (("to", "echo"), 2, "name the agent and the work"),
         (("to", "nobody", "x"), 2, "nobody"),
         (("to", "echo", "x", "y"), 2, "name the agent and the work"),
-        (("to", "shut", "x"), 1, "handoffs to it are disabled; choose another agent"),
+        (("to", "shut", "x"), 1, "handoffs to this agent are disabled; choose another agent"),
         (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),

@@ -97,7 +97,7 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     ):
         with pytest.raises(UnknownAgent):
             await other_desk.tasks.submit("x", agent="late")
-        with pytest.raises(Conflict, match="this process runs no tasks"):
+        with pytest.raises(Conflict, match="runs no tasks; open it without"):
             await other_desk.handoffs.register(FunctionAgent("late", echo))
         await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
         first = await other_desk.tasks.submit("from another process", agent="late")
@@ -179,13 +179,13 @@ async def test_the_best_registered_agent_is_chosen(desk: Runtime) -> None:
 async def test_an_invalid_registration_is_reported_and_changes_nothing(
     desk: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Conflict, match="the name 'echo' is taken; unregister that agent"):
+    with pytest.raises(Conflict, match="there is an agent 'echo' already; unregister it"):
         await desk.handoffs.register(FunctionAgent("echo", echo))
     for name in ("", "a b", "-a", "a" * 64, "a\n", 7):
         with pytest.raises(InvalidInput, match="letters, digits"):
             await desk.handoffs.register(FunctionAgent(name, echo))  # type: ignore[arg-type]
     for candidate in (echo, "package:function", None):
-        with pytest.raises(InvalidInput, match="this is not an agent"):
+        with pytest.raises(InvalidInput, match="an agent must have"):
             await desk.handoffs.register(candidate)  # type: ignore[arg-type]
     with pytest.raises(UnknownAgent, match=r"'nobody'.*Register it first"):
         await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["nobody"]))
@@ -254,7 +254,10 @@ CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("delegates = ['demo', 'nobody']", r"agents.it.delegates: there is no agent 'nobody'; correct it, or add"),
+        (
+            "delegates = ['demo', 'nobody']",
+            r"agents.it.delegates: there is no agent 'nobody'; correct the name, or add",
+        ),
         ("handoffs = ['nobody']", r"agents.it.handoffs: there is no agent 'nobody'; .* Other agents: demo, echo\."),
         ("handoffs = [{ agent = 'nobody', tool = 'ask' }]", "agents.it.handoffs: there is no agent 'nobody'"),
         ("handoffs = ['it']", "agents.it.handoffs: .* cannot hand over to itself"),

@@ -235,7 +235,7 @@ async def test_both_databases_are_locked_during_a_move(settings: Settings, datab
 async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: Settings, database: str) -> None:
     task = await read_store(shared, lambda store: put(store))
     before = read_sqlite_rows(settings.home / "midwatch.db")
-    with pytest.raises(Conflict, match="use an empty one"):
+    with pytest.raises(Conflict, match="use an empty database"):
         await migrate(settings, database, report_nothing)
     assert read_sqlite_rows(settings.home / "midwatch.db") == before  # no task was recovered without need
 

@@ -180,7 +180,7 @@ async def test_an_unknown_price_is_reported_and_stops_nothing(desk: Desk) -> Non
         task = await run(runtime, budget={"usd": 0.01})
         assert task.status == "done"
         (why,) = await read_events(runtime, task, "error")
-        assert (why.payload["stage"], "the price of m is not known" in why.payload["message"]) == ("budget", True)
+        assert (why.payload["stage"], "the price of m is unknown" in why.payload["message"]) == ("budget", True)
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 
@@ -428,7 +428,8 @@ async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> No
         assert (second.outcome, reached.payload["scope"]) == ("budget", "goal")
         edited = await runtime.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})
         with pytest.raises(
-            Conflict, match=rf"budget of \$0.50 is spent; raise it with `midwatch goal edit {edited.id} --max-usd"
+            Conflict,
+            match=rf"budget of \$0.50 is spent; increase the budget with `midwatch goal edit {edited.id} --max-usd",
         ):
             await runtime.goals.resume(goal.id)
 

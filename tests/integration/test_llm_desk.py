@@ -92,7 +92,7 @@ async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_pat
         assert (await desk.tasks.summary()).done == 1
         assert not await desk.automations.list()
     assert {output.text for output in boss.outputs} == {
-        "agent boss may not submit work; to allow it, set agents.boss.submits."
+        "agent boss may not submit work; to allow it, set `agents.boss.submits`."
     }
 
 
@@ -138,15 +138,15 @@ class Attempt:
 @pytest.mark.parametrize(
     ("path", "body", "told"),
     [
-        ("/tasks", {"prompt": "x", "session_key": "chat:other"}, "cannot set session_key"),
-        ("/tasks", {"prompt": "x", "route": "webhook:http://evil"}, "cannot set route"),
-        ("/tasks", {"prompt": "x", "priority": 100}, "cannot set priority"),
-        ("/tasks", {"prompt": "x", "workdir": "/"}, "only in its own directory"),
-        ("/tasks", {"prompt": "x", "workdir": "WORK/../other"}, "only in its own directory"),
-        ("/tasks", {"prompt": "x", "workdir": "WORK/link"}, "only in its own directory"),
-        ("/automations", {"prompt": "x", "every": "1h", "approvals": {"default": "allow"}}, "cannot set approvals"),
-        ("/automations", {"prompt": "x", "every": "1h", "session_key": "chat:other"}, "cannot set session_key"),
-        ("/automations", {"prompt": "x", "every": "1h", "scope_id": "bob"}, "cannot set scope_id"),
+        ("/tasks", {"prompt": "x", "session_key": "chat:other"}, "cannot set `session_key`"),
+        ("/tasks", {"prompt": "x", "route": "webhook:http://evil"}, "cannot set `route`"),
+        ("/tasks", {"prompt": "x", "priority": 100}, "cannot set `priority`"),
+        ("/tasks", {"prompt": "x", "workdir": "/"}, "inside of the agent's own directory"),
+        ("/tasks", {"prompt": "x", "workdir": "WORK/../other"}, "inside of the agent's own directory"),
+        ("/tasks", {"prompt": "x", "workdir": "WORK/link"}, "inside of the agent's own directory"),
+        ("/automations", {"prompt": "x", "every": "1h", "approvals": {"default": "allow"}}, "cannot set `approvals`"),
+        ("/automations", {"prompt": "x", "every": "1h", "session_key": "chat:other"}, "cannot set `session_key`"),
+        ("/automations", {"prompt": "x", "every": "1h", "scope_id": "bob"}, "cannot set `scope_id`"),
         ("/automations/import", {"automations": []}, "may only read"),
         ("/tasks/t_1/cancel", {}, "may only read"),
         ("/goals", {"objective": "x"}, "may only read"),

@@ -304,15 +304,15 @@ def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
     for directory in (world.user, world.user.parent, Path("/"), world.home):
         why = sandbox.problem(str(directory))
         assert why is not None
-        assert "which a sandbox hides; choose a working directory inside of it" in why
+        assert "which a sandbox hides; choose another working directory" in why
     assert sandbox.problem(str(world.project)) is None
 
 
 @pytest.mark.parametrize(
     ("wanted", "more", "why"),
     [
-        ("none", {"write": ["/x"]}, 'need sandbox = "bwrap"'),
-        (["jail"], {"read": ["/x"]}, 'need sandbox = "bwrap"'),
+        ("none", {"write": ["/x"]}, 'need `sandbox = "bwrap"`'),
+        (["jail"], {"read": ["/x"]}, 'need `sandbox = "bwrap"`'),
         ("bwrap", {"write": ["~"]}, "a sandbox always hides"),
         ("bwrap", {"read": ["~/.midwatch"]}, "a sandbox always hides"),
         ("bwrap", {"read": ["~/.midwatch/token"]}, "a sandbox always hides"),

@@ -141,7 +141,7 @@ async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_re
     assert (tree.id, tree.session_key, tree.task_id) == (view.session.worktree, key, task.id)
     closed = await desk.sessions.close(key)
     assert closed.snapshot()["worktree"] == tree.id
-    with pytest.raises(Conflict, match="exists with agent"):
+    with pytest.raises(Conflict, match="exists already, with agent"):
         await desk.sessions.create(workdir=str(repo), key=key)
     await desk.sessions.create(workdir=str(repo), key=key, worktree=True)
     await desk.worktrees.remove(tree.id, force=True)
@@ -249,7 +249,7 @@ async def test_a_merge_into_a_dirty_checkout_is_refused(desk: Runtime, repo: Pat
     assert (repo / "a.txt").read_text() == "unsaved\n"
     git(repo, "checkout", "--quiet", "a.txt")
     (repo / "new").write_text("mine, and not known to git")
-    with pytest.raises(Conflict, match=r"was not merged into main: .* would be overwritten by merge"):
+    with pytest.raises(Conflict, match=r"could not be merged into main: .* would be overwritten by merge"):
         await desk.worktrees.merge(task.id)
     assert (repo / "new").read_text() == "mine, and not known to git"
 
@@ -296,7 +296,7 @@ async def test_a_worktree_with_a_running_task_is_not_merged_or_removed(desk: Run
 
 async def test_a_worktree_whose_agent_left_the_branch_is_not_merged(desk: Runtime, repo: Path) -> None:
     away = await run_task(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
-    with pytest.raises(Conflict, match="but on mine; merge that by hand"):
+    with pytest.raises(Conflict, match="but on mine; merge by hand"):
         await desk.worktrees.merge(away.id)
     await desk.worktrees.remove(away.id)
     assert git(repo, "show", "mine:x") == "x", "its commit is on another branch, which stays"
@@ -344,7 +344,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
     ended_task = await run_task(desk, "true", fresh)
     assert (ended_task.outcome, read_worktree_note(ended_task)["status"]) == ("error", "planned")
-    assert "has no commit yet; make a first one with `git commit`" in (ended_task.error or "")
+    assert "has no commit yet; make the first commit with `git commit`" in (ended_task.error or "")
     commit(repo, "a submodule")
     (repo / "a.txt").write_text("unsaved")
     task = await run_task(desk, "cat a.txt; ls m", repo)
@@ -414,7 +414,7 @@ async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, r
     fifth = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; mkdir ../.git; ls")).id)
     assert fifth.status == "done"
     sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
-    assert "was replaced by another kind of file" in (sixth.error or "")
+    assert "is not a regular file" in (sixth.error or "")
 
 
 async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo:
     (repo / ".gitattributes").write_text("* filter=e\n")
     (repo / ".git" / "commondir").write_text(f"{tmp_path}/evil\n")
     for action in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
-        with pytest.raises(Conflict, match=r"\.git/commondir makes git use other settings"):
+        with pytest.raises(Conflict, match=r"\.git/commondir makes git use the settings of another repository"):
             await action
     assert not trap.exists()
     (repo / ".git" / "commondir").unlink()

@@ -245,12 +245,12 @@ async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
 
 async def test_always_is_refused_where_no_rule_can_be_made(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await store_question(memory, clock)
-    with pytest.raises(InvalidInput, match="answer without always") as caught:
+    with pytest.raises(InvalidInput, match="answer without `always`") as caught:
         await inbox.answer(question.id, grant=True, always=True)
     assert caught.value.field == "always"
-    with pytest.raises(InvalidInput, match="contradicts the other fields"):
+    with pytest.raises(InvalidInput, match="contradicts `grant` or `always`"):
         await inbox.answer(question.id, "yes", always=True)
-    with pytest.raises(InvalidInput, match="contradicts the other fields"):
+    with pytest.raises(InvalidInput, match="contradicts `grant` or `always`"):
         await inbox.answer(question.id, "yes", grant=False)
     assert (await inbox.get(question.id)).status == "pending"
 

@@ -60,9 +60,9 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
     rights = Authorization(memory, make_terms(submits=True))
     fields = await rights.restrict_task(agent_of(task), {"agent": "demo"})
     assert fields == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
-    with pytest.raises(Forbidden, match="cannot set priority"):
+    with pytest.raises(Forbidden, match="cannot set `priority`"):
         await rights.restrict(agent_of(task), {"priority": 1}, TASK_FIELDS)
-    with pytest.raises(Forbidden, match="only in its own directory"):
+    with pytest.raises(Forbidden, match="inside of the agent's own directory"):
         await rights.restrict(agent_of(task), {"workdir": "/"}, TASK_FIELDS)
     with pytest.raises(Forbidden, match="may not submit work"):
         await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})

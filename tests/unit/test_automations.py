@@ -275,7 +275,7 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
             assert getattr(after, name) == value
     assert after.schedule == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
     nothing = dict.fromkeys(("route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals"))
-    with pytest.raises(InvalidInput, match="name a working directory"):
+    with pytest.raises(InvalidInput, match="must name a directory in a git repository"):
         await automations.patch(automation.id, nothing)
     cleared = await automations.patch(automation.id, {**nothing, "worktree": False})
     assert (cleared.route, cleared.workdir, cleared.timeout_seconds, cleared.quiet) == (None, None, None, None)
@@ -532,7 +532,7 @@ async def test_a_closed_session_takes_no_run(
     await store.apply(Changes(sessions=(talk,)))
     automation = await automations.create("x", every=3600, session_key="chat:1")
     await store.close_session("chat:1", clock.now(), ())
-    with pytest.raises(Conflict, match="is closed; open it again"):
+    with pytest.raises(Conflict, match="is closed; to open it again"):
         await automations.run(automation.id)
 
 

@@ -223,7 +223,7 @@ def test_a_route_needs_a_configured_channel() -> None:
     with pytest.raises(InvalidInput) as caught:
         service.check_route("pager:https://hush.example")
     assert str(caught.value) == (
-        "there is no channel 'pager'; known channels: desk, phone. Add it under [channels.NAME] in midwatch.toml."
+        "there is no channel 'pager'; use one of: desk, phone; or add a table [channels.NAME] to midwatch.toml."
     )
     assert caught.value.field == "route"
 

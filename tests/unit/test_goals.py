@@ -407,7 +407,7 @@ async def test_only_the_running_step_can_signal(desk: Desk) -> None:
         lambda task: desk.goals.complete(goal.id, evidence="x", in_step=task),
         lambda task: desk.goals.delay(goal.id, 60, "x", in_step=task),
     ):
-        with pytest.raises(Conflict, match="cannot complete or delay"):
+        with pytest.raises(Conflict, match="cannot change the goal"):
             await say(judged.id)
 
 

@@ -89,6 +89,6 @@ async def test_unknown_ids_are_not_found(notifications: Notifications) -> None:
 
 def test_a_route_needs_an_existing_channel(notifications: Notifications) -> None:
     assert notifications.check_route(" desk:ann ") == "desk:ann"
-    with pytest.raises(InvalidInput, match="known channels: desk") as refused:
+    with pytest.raises(InvalidInput, match="use one of: desk") as refused:
         notifications.check_route("nowhere")
     assert refused.value.field == "route"

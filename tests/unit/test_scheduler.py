@@ -302,7 +302,7 @@ async def test_a_failing_agent_list_delays_no_other_automation(
     scheduler = Scheduler(store, clock, lambda: True, failing_terms, stop)
     assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
     assert await list_fired(store) == [good.id]
-    assert "could not be fired" in caplog.text
+    assert "could not be started" in caplog.text
 
 
 async def test_a_run_fired_by_another_process_is_no_error(store: CountingStore, clock: FakeClock) -> None:

@@ -509,13 +509,13 @@ async def test_only_failed_or_cancelled_tasks_can_be_retried(tasks: Tasks, memor
     with pytest.raises(NotFound):
         await tasks.retry("t_none")
     waiting = await tasks.submit("x")
-    with pytest.raises(Conflict, match=f"still pending; cancel it first with `midwatch cancel {waiting.id}`"):
+    with pytest.raises(Conflict, match=f"still pending; first cancel it with `midwatch cancel {waiting.id}`"):
         await tasks.retry(waiting.id)
     busy = await submit_and_claim(memory)
     with pytest.raises(Conflict, match="still running"):
         await tasks.retry(busy.id)
     await memory.apply(end(busy, CLOCK.now(), outcome="ok", result="x")[1])
-    with pytest.raises(Conflict, match="is done; submit the prompt again"):
+    with pytest.raises(Conflict, match="is done and cannot be retried"):
         await tasks.retry(busy.id)
     assert (await memory.count_tasks()).total == 2
 

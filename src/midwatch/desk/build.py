@@ -26,7 +26,7 @@ from midwatch.stores.sqlite import SqliteStore
 
 SHARED_OPTIONS = ("on_crash", "max_attempts", "slots", "share_workdir", "budget", "submits", "description")
 Registered = Agent | Callable[..., Any] | str
-"""An agent, a Python function, or the dotted path of one."""
+"""An agent, a Python function, or the dotted path of a Python function."""
 
 
 async def open_store(settings: Settings, home: Home) -> Store:
@@ -50,43 +50,46 @@ async def open_store(settings: Settings, home: Home) -> Store:
 
 
 def build_channels(settings: Settings) -> dict[str, Channel]:
-    """Build the configured channels, and the built-in ones."""
+    """Build the built-in channels and the configured channels, by name."""
     built = {name: build_channel(name, name, {}) for name in ("console", "webhook")}
-    for name, wanted in settings.channels.items():
-        built[name] = build_channel(name, wanted.kind, wanted.options())
+    for name, channel in settings.channels.items():
+        built[name] = build_channel(name, channel.kind, channel.options())
     return built
 
 
 def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> dict[str, Agent]:
-    """Build the demo agent, agents found on this machine, configured agents, and those registered in code."""
+    """Build the demo agent, the agents found on this machine, the configured agents and the `registered` agents.
+
+    If two of them have the same name, the later one in this order is used.
+    """
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
         built.update({detected.program.name: detected.build_agent() for detected in detect()})
-    for name, wanted in settings.agents.items():
+    for name, agent in settings.agents.items():
         built[name] = build_agent(
             name,
-            wanted.kind,
-            wanted.options(),
-            timeout_seconds=wanted.timeout,
-            **{option: getattr(wanted, option) for option in SHARED_OPTIONS},
+            agent.kind,
+            agent.options(),
+            timeout_seconds=agent.timeout,
+            **{option: getattr(agent, option) for option in SHARED_OPTIONS},
             sandbox=build_sandbox(
-                name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
+                name, agent.sandbox, str(settings.home), write=agent.sandbox_paths, read=agent.sandbox_read
             ),
-            capabilities=tuple(capability.capability() for capability in wanted.capabilities),
+            capabilities=tuple(capability.capability() for capability in agent.capabilities),
         )
-    for name, given in registered.items():
-        if isinstance(given, str):
-            built[name] = build_agent(name, "function", {"target": given})
-        elif callable(given) and not hasattr(given, "open"):
-            built[name] = FunctionAgent(name, given)
+    for name, source in registered.items():
+        if isinstance(source, str):
+            built[name] = build_agent(name, "function", {"target": source})
+        elif callable(source) and not hasattr(source, "open"):
+            built[name] = FunctionAgent(name, source)
         else:
-            built[name] = given  # type: ignore[assignment]  # it has the port's `open`
+            built[name] = source  # type: ignore[assignment]  # it has the port's `open`
     check_targets(built)
     return built
 
 
 def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mapping[str, Agent]) -> Budgets:
-    """Build the budgets with the configured prices. Agents of kind llm also use a built-in price list."""
+    """Build the budgets with the configured prices. For agents of kind `llm`, a built-in price list is used too."""
     prices = Prices({name: Price(**price.model_dump()) for name, price in settings.prices.items()})
     by_agent = {name: agent.day_budget.budget() for name, agent in settings.agents.items() if agent.day_budget}
     desk = settings.day_budget.budget()
@@ -100,7 +103,10 @@ def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mappin
 
 
 def choose_agents(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
-    """Return the agents that work in this process; raise UnknownAgent if one of `only` does not exist."""
+    """Return the agents of `known` that `only` names, or all agents if `only` is None.
+
+    Raise UnknownAgent if `only` names an agent that does not exist.
+    """
     for name in only or ():
         if name not in known:
             raise UnknownAgent(name, list(known))

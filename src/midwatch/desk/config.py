@@ -1,6 +1,6 @@
-"""Settings: defaults, then `midwatch.toml` in the home directory, then environment variables `MIDWATCH_*`.
+"""Settings: the defaults, replaced by `midwatch.toml` in the home directory, replaced by variables `MIDWATCH_*`.
 
-Nested settings are written with two underscores in the environment: `MIDWATCH_RETENTION__TASKS=500`.
+The name of an environment variable for a setting in a table has two underscores: `MIDWATCH_RETENTION__TASKS=500`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILE = "midwatch.toml"
 
 
 def _check_database(value: Any) -> Any:
-    """Refuse an address without showing it, as it may contain a password."""
+    """Refuse an invalid address. The error does not show the address, because it may contain a password."""
     if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
         raise ValueError("it is not a PostgreSQL address, such as postgresql://user:password@host:5432/name")
     return value
@@ -59,7 +59,7 @@ def _resolve(value: Path) -> Path:
 
 def _check_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", value):
-        raise ValueError(f"{value!r} is not a host name; write it without scheme and port")
+        raise ValueError(f"{value!r} is not a host name; write only the name, such as desk.example.org, without port")
     return value.lower()
 
 
@@ -71,7 +71,7 @@ def _check_origin(value: str) -> str:
 
 def _check_goal_prompt(value: str) -> str:
     if "{objective}" not in value:
-        raise ValueError("the text {objective} is missing; without it the agent would not know its goal")
+        raise ValueError("the prompt must contain {objective}, which midwatch replaces by the goal's objective")
     return value
 
 
@@ -79,12 +79,12 @@ Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_check_database)]
 GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
-"""The part of an error's location that names one of several types of a setting."""
+"""Matches a part of pydantic's error locations that is no name of a setting, but one of the setting's types."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
 class _Section(BaseModel):
-    """A table of settings that refuses unknown keys."""
+    """Base of a table in midwatch.toml. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -345,7 +345,7 @@ class Settings(BaseSettings):
         return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
     def silence_of(self, agent: str) -> float:
-        """Return the seconds without an event after which a task of this agent is reported."""
+        """Return after how many seconds without an event a running task of this agent is reported as silent."""
         chosen = self.agents.get(agent)
         return (chosen.silent_after if chosen else None) or self.silent_after
 
@@ -362,29 +362,32 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
-        """Load the settings of a home directory; raise BadConfig for a wrong one. `overrides` take precedence."""
-        place = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
-        file = place / FILE
+        """Load the settings of a home directory. `overrides` replace settings of the file and of the environment.
+
+        Raise BadConfig if a setting is wrong.
+        """
+        directory = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
+        file = directory / FILE
         try:
             _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
                 raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
-            return _SettingsOfHome(home=place, **overrides)
+            return _SettingsOfHome(home=directory, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
             message = first["msg"].removeprefix("Value error, ").rstrip(".")
             raise BadConfig(f"setting {where}: {message}. Correct it in {file}, or in a MIDWATCH_* variable.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
+            raise BadConfig(f"{file} is not valid TOML: {problem}. Correct the file.") from None
         except SettingsError as problem:
-            raise BadConfig(f"{problem}; write its value as JSON in the environment.") from None
+            raise BadConfig(f"{problem}; write the value of the MIDWATCH_* variable as JSON.") from None
         except OSError as problem:
-            raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
+            raise BadConfig(f"{file} cannot be read: {problem.strerror}. Correct the rights of the file.") from None
 
 
 class _SettingsOfHome(Settings):
-    """Settings that also read `midwatch.toml` in their home directory."""
+    """Settings that are also read from `midwatch.toml` in the home directory."""
 
     @classmethod
     def settings_customise_sources(
@@ -396,14 +399,14 @@ class _SettingsOfHome(Settings):
 
 
 def _refuse_unknown(file: Path) -> None:
-    """Refuse settings that do not exist: a misspelt one must not be ignored silently."""
+    """Raise BadConfig if the file has a setting that does not exist, so that a misspelt setting is not ignored."""
     if not file.exists():
         return
     with file.open("rb") as opened:
         for name in tomllib.load(opened):
             if name not in Settings.model_fields or name == "home":
-                known = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
-                raise BadConfig(f"{file} has an unknown setting {name!r}; known settings: {known}.")
+                names = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
+                raise BadConfig(f"{file} has an unknown setting {name!r}; correct its name. Known settings: {names}.")
 
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
@@ -426,7 +429,7 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         fresh.write_text(text)
         fresh.replace(file)
     except tomllib.TOMLDecodeError:
-        raise BadConfig(f"nothing can be appended to {file} as it is written now; add the agent by hand.") from None
+        raise BadConfig(f"{file} cannot be extended by midwatch; add the table [agents.{name}] by hand.") from None
     except OSError as problem:
-        raise BadConfig(f"{file} cannot be written: {problem.strerror}.") from None
+        raise BadConfig(f"{file} cannot be written: {problem.strerror}. Correct the rights of the file.") from None
     return file

@@ -71,11 +71,11 @@ class Desk(Foundation):
         self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
 
     def _build_handoffs(self) -> Handoffs:
-        """Build the handoff service with its limits, and disable handoffs to the agents that accept none."""
-        wanted = self.settings.handoffs
+        """Build the handoff service, and disable handoffs to the agents whose setting `handoffs` is False."""
+        settings = self.settings.handoffs
         handoffs = Handoffs(
-            self.store, self.clock, self.registry, self.id, self.running_tasks, self.waiter, wanted.limits(),
-            timeout=wanted.timeout, nest_history=wanted.nest_history,
+            self.store, self.clock, self.registry, self.id, self.running_tasks, self.waiter, settings.limits(),
+            timeout=settings.timeout, nest_history=settings.nest_history,
         )  # fmt: skip
         for name, agent in self.settings.agents.items():
             handoffs.enable(name, agent.handoffs is not False)

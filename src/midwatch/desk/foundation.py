@@ -1,4 +1,4 @@
-"""The foundation of a desk: the store and clock, the bus, the agents, and the services that other services need."""
+"""The foundation of a desk: the store, the clock, the bus, the agents, and the services that other services use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from midwatch.services.waiter import Waiter
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The parameters of a desk."""
+    """The objects that a desk is built from."""
 
     settings: Settings
     home: Home
@@ -46,7 +46,7 @@ class Foundation:
     """The parts of a desk that its services are built on."""
 
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
-        """Build the parts. `find_url` returns the address at which agents reach this desk."""
+        """Build the foundation. `find_url` returns the address at which agents reach this desk, or None."""
         self.settings, self.home, self.store, self.clock = setup.settings, setup.home, setup.store, setup.clock
         self.agents, self.channels = setup.agents, setup.channels
         self.id = new_id("i", self.clock.now())
@@ -74,13 +74,13 @@ class Foundation:
         return len(self.running_tasks)
 
     def child_env(self) -> dict[str, str]:
-        """Return the environment variables with the address of this desk, for the programs of agents."""
+        """Return the environment variable with the address of this desk, for the programs of agents."""
         url = self._find_url()
         return {"MIDWATCH_URL": url} if url else {}
 
 
 def build_relay(settings: Settings, instance_id: str) -> Relay | None:
-    """Return the relay that carries live events between processes, or None on SQLite."""
+    """Return the relay that sends live events to other processes, or None if the store is SQLite."""
     if not settings.db:
         return None
     from midwatch.stores.relay import PostgresRelay
@@ -89,14 +89,17 @@ def build_relay(settings: Settings, instance_id: str) -> Relay | None:
 
 
 def build_living(settings: Settings, home: Home, store: Any) -> Living:
-    """Return a function that lists live processes: by file locks, or on a shared database by heartbeats."""
+    """Return a function that lists the live processes of the store.
+
+    On SQLite a live process holds a file lock; on a shared PostgreSQL it sends heartbeats.
+    """
     if settings.db:
         living: Living = store.living
         return living
 
     async def list_by_lock() -> list[Instance]:
-        known = await store.list_instances()
-        dead = dead_owners(home, [instance.id for instance in known])
-        return [instance for instance in known if instance.id not in dead]
+        instances = await store.list_instances()
+        dead = dead_owners(home, [instance.id for instance in instances])
+        return [instance for instance in instances if instance.id not in dead]
 
     return list_by_lock

@@ -1,4 +1,4 @@
-"""The list of processes that run tasks on the store of a desk: their state, the leader, their running tasks."""
+"""The processes that run tasks of a desk's store: which of them live, which one leads, and how many tasks each runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from midwatch.domain.instance import Instance
 
 
 async def list_processes(desk: Desk) -> list[dict[str, Any]]:
-    """Return each registered process as JSON, oldest first."""
-    known = await desk.store.list_instances()
+    """Return all registered processes as JSON, the oldest process first."""
+    instances = await desk.store.list_instances()
     living = {instance.id for instance in await desk.living()}
     running = Counter(task.lease_owner for task in await desk.store.list_running_tasks())
     ages: dict[str, float] = {}
     if desk.settings.db:
-        seen = await list_known_processes(desk)
-        ages = {name: round(process.heartbeat_age, 3) for name, process in seen.items()}
-        leader = next((name for name, process in seen.items() if process.leads), None)
+        states = await list_known_processes(desk)
+        ages = {name: round(process.heartbeat_age, 3) for name, process in states.items()}
+        leader = next((name for name, process in states.items() if process.leads), None)
     else:
-        leader = _find_leader(desk, [instance for instance in known if instance.id in living])
+        leader = _find_leader(desk, [instance for instance in instances if instance.id in living])
     return [
         {
             **instance.snapshot(),
@@ -30,12 +30,15 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
             "heartbeat_age": ages.get(instance.id),
             "leader": instance.id == leader,
         }
-        for instance in known
+        for instance in instances
     ]
 
 
 def _find_leader(desk: Desk, living: list[Instance]) -> str | None:
-    """Return the id of the server, or of the only live process if the leader's lock is held; otherwise None."""
+    """Return the id of the leader, or None if it is unknown.
+
+    The leader is the server. Without a server it is the only live process, if a process holds the leader's lock.
+    """
     servers = [instance.id for instance in living if instance.role == "up"]
     if servers:
         return servers[0]

@@ -1,4 +1,4 @@
-"""Queries about the shared PostgreSQL of a desk. The driver is loaded at the first query."""
+"""Queries to the shared PostgreSQL of a desk. The PostgreSQL driver is loaded at the first query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def without_password(url: str) -> str:
 
 
 async def list_known_processes(desk: Desk) -> dict[str, ProcessState]:
-    """Return all registered processes, dead or alive, by id."""
+    """Return the state of all registered processes, dead or alive, by the id of the process."""
     from midwatch.stores.cluster import list_processes
 
     store: Any = desk.store

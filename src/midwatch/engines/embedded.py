@@ -1,4 +1,4 @@
-"""The embedded engine: commits wake it to claim tasks, and file locks show which processes of a home live."""
+"""The embedded engine: claims tasks after each commit, and knows by file locks which processes of a home live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("midwatch.engine")
 
 PAUSE_SECONDS = 0.5
 NEIGHBOUR_SECONDS = 0.5
-"""Seconds before this process checks again whether a server runs on the same home."""
+"""Seconds between two checks whether a server runs on the same home."""
 LEAD_POLL_SECONDS = 1.0
 
 
@@ -62,9 +62,9 @@ class EmbeddedEngine:
         self._seek_lead()
 
     def take_life_lock(self, patience: float = OWNER_RETRY_SECONDS) -> None:
-        """Take the lock that shows that this process lives. Call this before any write in its name."""
+        """Take the lock that shows that this process lives. Call this before this process writes to the store."""
         if not self._life.acquire(patience):
-            raise HomeUnusable(f"the lock {self._life.path} is held by another process; try again.")
+            raise HomeUnusable(f"another process holds the lock {self._life.path}; try again.")
 
     async def stop_taking(self) -> None:
         self._taking = False
@@ -79,7 +79,7 @@ class EmbeddedEngine:
         try:
             await self._store.remove_instances([self._instance.id])
         except StoreError as problem:
-            log.warning("the record of this process could not be removed: %s", problem)
+            log.warning("the record of this process could not be removed from the store: %s", problem)
         self._lead.release()
         self._life.path.unlink(missing_ok=True)
         self._life.release()
@@ -111,7 +111,7 @@ class EmbeddedEngine:
             self._lead_timer = self._clock.call_later(LEAD_POLL_SECONDS, self._seek_lead)
 
     async def _take(self) -> None:
-        """Claim tasks whenever one may have become claimable; sleep otherwise."""
+        """Claim tasks whenever a task may have become claimable, and sleep in between."""
         timer: Timer | None = None
         while self._taking:
             await self._bell.wait()
@@ -152,7 +152,7 @@ class EmbeddedEngine:
         )
 
     async def _find_server_agents(self) -> frozenset[str]:
-        """Return the agents of a live server on the same home. Their tasks are left to that server."""
+        """Return the agents of a live server on the same home. This process leaves their tasks to the server."""
         if self._instance.role == "up":
             return frozenset()
         now = self._clock.monotonic()
@@ -167,5 +167,5 @@ class EmbeddedEngine:
 
 
 def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:
-    """Return the owners whose lock is not held by a process."""
+    """Return the owners that are dead: no process holds their lock."""
     return {owner for owner in owners if not home.lock(owner).is_taken()}

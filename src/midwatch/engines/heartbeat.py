@@ -1,4 +1,4 @@
-"""The heartbeat of a process on a shared database, sent from a thread until the last agent has ended."""
+"""The heartbeat of a process on a shared database, sent from a Python thread until the last agent has ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger("midwatch.engine")
 
 BEAT_SECONDS = 2.0
 SOUND_SECONDS = 2 * BEAT_SECONDS
-"""A process takes no tasks if its last heartbeat is older than this, and for this time after others held it for
-dead."""
+"""A process claims no tasks if its last heartbeat is older than this, nor for this time after others thought that it
+is dead."""
 
 
 class Heartbeat:
-    """Sends heartbeats, and passes the answers of the database to the event loop."""
+    """Sends heartbeats to the database in a Python thread, and handles the answers in the event loop."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="midwatch-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Start the heartbeats. The process must have added itself to the store."""
+        """Start the heartbeats. Before this call, the process must add its record to the store."""
         self._beaten_at = self._clock.monotonic()
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stop the heartbeats and give up the lead."""
+        """Stop the heartbeats. If this process is the leader, it stops leading."""
         self._ended = True
         self._bell.set()
         if self._thread.is_alive():
@@ -65,7 +65,7 @@ class Heartbeat:
         self._pulse.close()
 
     def leads(self) -> bool:
-        """Return whether this process led at its last heartbeat."""
+        """Return whether this process was the leader at its last heartbeat."""
         return self._beat is not None and self._beat.leads
 
     def is_connected(self) -> bool:
@@ -73,15 +73,18 @@ class Heartbeat:
         return self._beat is not None
 
     def is_sound(self) -> bool:
-        """Return whether all other processes hold this one for alive, so that it cannot lose the tasks it takes now."""
+        """Return whether all other processes know that this process is alive, so that it may claim tasks.
+
+        Otherwise another process could soon rescue the tasks that this process claims now.
+        """
         now = self._clock.monotonic()
         return now - self._beaten_at < SOUND_SECONDS and now >= self._sound_from
 
     def dead(self, owners: Iterable[str]) -> set[str]:
         """Return the owners whose last heartbeat is too old.
 
-        An owner may be new when it is checked for the first time, so it counts as dead only after a later heartbeat of
-        this process. A process that was disconnected itself returns no owners.
+        An owner that is checked for the first time may be new. So an owner counts as dead only if it is still missing
+        after the next heartbeat of this process. The result is empty if this process itself was disconnected recently.
         """
         before, self._first_asked = self._first_asked, {}
         alive = self._beat.alive if self._beat is not None else frozenset()
@@ -103,14 +106,18 @@ class Heartbeat:
             try:
                 beat: Beat | None = self._pulse.beat()
             except StoreError as problem:
-                log.warning("the heartbeat failed: %s", problem)
+                log.warning("the heartbeat of this process failed; trying again: %s", problem)
                 beat = None
             with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._record, beat, owned, self._begun, began)
             self._bell.wait(BEAT_SECONDS)
 
     def _record(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
-        """Record a heartbeat. Interrupt the attempts in `owned`, which ran before it, if their lease is lost."""
+        """Record the answer to a heartbeat, or None if the heartbeat failed.
+
+        `owned` are the attempts that ran here when the heartbeat began. If the database says that this process has lost
+        the lease of such an attempt, the attempt is interrupted.
+        """
         before = self._beat
         self._beat, self._number = beat, number
         if beat is None:
@@ -122,7 +129,7 @@ class Heartbeat:
         if beat.leads and (before is None or not before.leads or before.alive - beat.alive):
             self._on_lead()
         if not beat.known and not self._ended:
-            log.warning("other processes held this process for dead; it adds itself to the store again")
+            log.warning("other processes thought that this process is dead; it adds itself to the store again")
             self._sound_from = self._clock.monotonic() + SOUND_SECONDS
             asyncio.ensure_future(self._introduce_again()).add_done_callback(_log_failure)
         for fence in owned - beat.leases:

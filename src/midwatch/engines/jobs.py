@@ -1,6 +1,6 @@
-"""The job queue: procrastinate, with jobs that only ask a process to claim tasks.
+"""The job queue of the package procrastinate. A job only asks a process to claim tasks.
 
-Jobs are deferred in the store's own transactions, fetched only by processes with a free slot, and deleted when done.
+A job is added in the same transaction as the task, fetched by a process with a free slot, and deleted when it is done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONNECTION = {
     "tcp_user_timeout": 10_000, "application_name": "midwatch jobs",
 }  # fmt: skip
 AWAY = (exceptions.ConnectorException, psycopg.Error)
-"""The errors of the queue when its database cannot be reached."""
+"""The errors that the job queue raises if its database cannot be reached."""
 
 for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine logs one line instead
     if logging.getLogger(noisy).level in (logging.NOTSET, logging.WARNING):  # the driver sets WARNING itself
@@ -43,12 +43,12 @@ def explain(problem: BaseException) -> str:
 
 
 def name_queue(agent: str) -> str:
-    """Return the name of the queue for an agent's tasks."""
+    """Return the name of the job queue for the tasks of an agent."""
     return f"agent.{agent}"
 
 
 class Unanswered(procrastinate.SyncPsycopgConnector):
-    """A connector that sends a statement on the caller's connection without waiting for the job ids."""
+    """A connector that adds jobs with the caller's connection, and does not wait for the ids of the jobs."""
 
     def execute_query_all_with_connection(self, connection: Any, query: Any, **arguments: Any) -> list[dict[str, Any]]:
         rows = [job._replace(args=Jsonb(job.args)) for job in arguments["jobs"]]
@@ -57,9 +57,10 @@ class Unanswered(procrastinate.SyncPsycopgConnector):
 
 
 class Hinter:
-    """Defers jobs on the store's own connection, in the transaction that makes the task claimable.
+    """Adds jobs to the queue with the store's own connection, in the transaction that makes the task claimable.
 
-    The app is never opened, because it uses the store's connection. An async app would refuse that connection.
+    Its procrastinate app is never opened, because it uses the store's connection. The app is a synchronous app, because
+    an async app would refuse that connection.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Hinter:
 
 
 def make_job(queue: str, when: int | None = None) -> jobs.Job:
-    """Return a job of `queue` that is due now, or at a time in microseconds."""
+    """Return a job of `queue` that is due at the time `when`, in microseconds, or now if `when` is None."""
     at = datetime.fromtimestamp(when / SECOND, UTC) if when is not None else None
     return jobs.Job(queue=queue, task_name=LOOK, lock=None, queueing_lock=None, scheduled_at=at)
 
@@ -81,7 +82,8 @@ def make_job(queue: str, when: int | None = None) -> jobs.Job:
 class Jobs(manager.JobManager):
     """A job manager that fetches only jobs for which a slot is free.
 
-    Only fetching raises errors, so that a database error is reported once. The leader deletes unfinished jobs.
+    If the database cannot be reached, only `fetch_job` raises an error, so that the error is reported once. A job that
+    therefore could not be marked as finished is deleted later by the leader.
     """
 
     def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
@@ -90,10 +92,13 @@ class Jobs(manager.JobManager):
         self._news = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
-        """Fetch a job; try again if one arrived meanwhile, because the worker would fetch it only at its next poll."""
-        while wanted := [queue for queue in queues or () if self._room(queue)]:
+        """Fetch a job. If there is none, but a new job was announced during the call, fetch again.
+
+        Otherwise the queue's worker would fetch the new job only at its next poll.
+        """
+        while free_queues := [queue for queue in queues or () if self._room(queue)]:
             self._news = False
-            job = await super().fetch_job(wanted, worker_id)
+            job = await super().fetch_job(free_queues, worker_id)
             if job is not None or not self._news:
                 return job
         return None
@@ -131,12 +136,15 @@ async def _at_once(connection: Any) -> None:
 
 
 def _pool(check: object = None, **options: Any) -> psycopg_pool.AsyncConnectionPool[Any]:
-    """Return a pool that does not test connections before use. After an error the worker and the pool are replaced."""
+    """Return a pool that does not test a connection before it is used.
+
+    This is not needed, because after an error the queue's worker and its pool are replaced. `check` is ignored.
+    """
     return psycopg_pool.AsyncConnectionPool(**options)
 
 
 def build_queue(url: str) -> procrastinate.App:
-    """Return an unopened app that commits each statement at once."""
+    """Return a procrastinate app, not opened yet, whose statements are each committed at once."""
     connector = procrastinate.PsycopgConnector(
         pool_factory=_pool, conninfo=url, min_size=1, max_size=4, timeout=POOL_SECONDS, configure=_at_once,
         kwargs=CONNECTION,
@@ -146,10 +154,10 @@ def build_queue(url: str) -> procrastinate.App:
 
 @asynccontextmanager
 async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
-    """Open the app and always close it again.
+    """Open a procrastinate app and close it after the block, also if opening fails or is cancelled.
 
-    procrastinate leaves the pool open when opening fails or is cancelled. The pool's tasks ignore cancellation while
-    they connect, so the process would never end.
+    Otherwise the app's connection pool would stay open. Its asyncio tasks ignore a cancellation while they connect, so
+    the process would never end.
     """
     try:
         await app.open_async()
@@ -170,4 +178,4 @@ async def prepare(url: str) -> None:
                 if not await app.check_connection_async():  # no other process has created them meanwhile
                     raise
     except AWAY as problem:
-        raise StoreUnavailable(f"the job queue cannot be used: {explain(problem)}. Check the user's rights.") from None
+        raise StoreUnavailable(f"no job queue: {explain(problem)}. Check the rights of the database user.") from None

@@ -1,8 +1,8 @@
-"""The procrastinate engine: jobs of a PostgreSQL queue wake processes to claim tasks.
+"""The procrastinate engine: processes claim tasks when they get a job from a job queue in PostgreSQL.
 
-A job carries no task: the process that gets it claims tasks in their usual order. So a lost, duplicate or late job does
-no harm, because only the store decides which process owns a task. Turns run in asyncio tasks of their own: when the
-queue's worker ends after a database error, they continue, and a new worker is started.
+A job names no task: the process that gets the job claims tasks in their usual order. Only the store decides which
+process owns a task, so a lost, duplicate or late job does no harm. Turns run in asyncio tasks of their own: when the
+queue's worker ends after a database error, the turns continue, and a new worker of the queue is started.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ log = logging.getLogger("midwatch.engine")
 
 POLL_SECONDS = 0.5
 AGAIN_SECONDS = 0.5
-"""Seconds before a job without a free slot, or a failed claim, is tried again."""
+"""Seconds until a job that found no free slot, or a claim that failed, is tried again."""
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
 STEADY_SECONDS = 10.0
 STOP_SECONDS = 5.0
 
 Slot = asyncio.Future[None]
-"""Done when a turn has freed its slot."""
+"""A future that is done when a turn has released its slot."""
 
 
 class ProcrastinateEngine:
@@ -99,10 +99,10 @@ class ProcrastinateEngine:
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Claim tasks for which this process gets no job.
+        """Claim the tasks for which this process gets no job.
 
-        These are the tasks of a process that runs only its own tasks, and the tasks of sessions that are open here, as
-        another process may get their job but may not take them.
+        If this process runs only its own tasks, these are all its tasks. Otherwise they are the tasks of sessions whose
+        conversation is open in this process: another process may get their job, but only this process may claim them.
         """
         if self._instance.role == "run" and not self._waiting:
             self._start_look()
@@ -112,7 +112,7 @@ class ProcrastinateEngine:
                 self._live_look = asyncio.create_task(self._look_for_live_work())
 
     def offer(self, instance: Instance) -> None:
-        """Restart the queue's worker with the queues of the current agents, and claim their tasks."""
+        """Restart the queue's worker for the agents that `instance` offers, and claim tasks of these agents."""
         self._instance = instance
         if self._listening is not None and not self._listening.expired():
             self._listening.reschedule(0)
@@ -133,7 +133,7 @@ class ProcrastinateEngine:
         self._live_look = None
 
     async def _wake_regularly(self) -> None:
-        """Wake at intervals, because no job wakes this process for a delayed task of an open conversation."""
+        """Call `wake` at intervals, because this process gets no job when a delayed task of an open session is due."""
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             self.wake()
@@ -141,13 +141,13 @@ class ProcrastinateEngine:
     # -- claim tasks ---------------------------------------------------------------------------------------------
 
     def _room(self, queue: str) -> bool:
-        """Return whether one more task of this queue's agent could start here, besides those being claimed."""
+        """Return whether this process has a slot for one more task of the queue's agent, besides the current claims."""
         free = self._worker.slots.free()
         by_agent = {name_queue(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
         return self._taking and self._heartbeat.is_sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
-        """Handle a job: claim a task, or if no slot is free any more, defer the job for any process."""
+        """Handle a job: claim a task. If no slot is free any more, add a new job, which any process may get later."""
         if self._room(context.job.queue):
             await asyncio.shield(self._start_look())
         elif self._taking:
@@ -162,20 +162,20 @@ class ProcrastinateEngine:
         return look
 
     def _look_around(self) -> None:
-        """Try to claim a task for every free slot, because jobs may have been lost, or fetched before this start."""
+        """Try to claim a task for every free slot, because the jobs of waiting tasks may have been lost or deleted."""
         for _ in range(self._worker.slots.free() - self._looking):
             self._start_look()
 
     async def _look(self) -> None:
-        """Claim a task and wait until its slot is free again; repeat this until no task can be claimed."""
+        """Claim a task and wait until the task releases its slot. Repeat this until no task can be claimed."""
         while self._taking:
-            place: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
+            result: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(result)
             self._looking += 1
             if self._claiming is None:
                 self._claiming = asyncio.create_task(self._claim_all())
             try:
-                slot = await place
+                slot = await result
             finally:
                 self._looking -= 1
             if slot is None:
@@ -183,19 +183,19 @@ class ProcrastinateEngine:
             await asyncio.shield(slot)
 
     async def _claim_all(self) -> None:
-        """Claim for all waiting callers, one claim at a time, because parallel claims only wait for each other."""
+        """Claim tasks for all waiting calls of `_look` together, because parallel claims only wait for each other."""
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
                 slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.is_sound() else ())
-                for place in waiting:
-                    if not place.done():
-                        place.set_result(next(slots, None))
+                for result in waiting:
+                    if not result.done():
+                        result.set_result(next(slots, None))
         finally:
             self._claiming = None
 
     async def _claim(self, wanted: int) -> list[Slot]:
-        """Claim up to `wanted` tasks and start them."""
+        """Claim up to `wanted` tasks, start them, and return their slots."""
         free = min(wanted, self._worker.slots.free())
         request = ClaimRequest(
             owner=self._instance.id,
@@ -210,14 +210,14 @@ class ProcrastinateEngine:
                 await self._release_unstarted()
             claims = await self._store.claim(request, self._clock.now())
         except StoreError as problem:
-            log.warning("no task could be claimed: %s", problem)
+            log.warning("no task could be claimed; trying again: %s", problem)
             self._claim_lost = True
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._start_look)
             return []
         return [self._worker.start(claim) for claim in claims.taken]
 
     async def _release_unstarted(self) -> None:
-        """Release tasks that were claimed but never started, because the answer of the claim was lost."""
+        """Release the tasks that this process claimed but did not start, because it did not get the store's answer."""
         for task in await self._store.list_running_tasks(self._instance.id):
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
@@ -256,7 +256,7 @@ class ProcrastinateEngine:
 
 
 def _release(task: Task, now: int) -> TaskStep:
-    """Return the step that releases a task that was never started, or ends it if it was cancelled."""
+    """Return the step that makes a claimed task pending again, or ends the task if it was cancelled."""
     if task.stop_requested == "cancel":
         return TaskStep(*end(task, now, outcome="cancelled"))
     interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))

@@ -1,4 +1,4 @@
-"""Upkeep of the job queue by the leader: every waiting task has a job, and the queue stays fast."""
+"""The upkeep of the job queue, done by the leader: waiting tasks have jobs, and the queue stays fast."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class SharedStore(Store, Protocol):
         """Count the claimable tasks of each agent."""
 
     async def drop_jobs(self, queue: str, keep: int) -> int:
-        """Delete the oldest due jobs of a queue except `keep` of them, and return the number of deleted jobs."""
+        """Delete the oldest due jobs of a queue until `keep` jobs remain, and return the number of deleted jobs."""
 
     async def refresh_statistics(self, tables: Iterable[str]) -> None:
-        """Refresh the planner's statistics of busy tables, because outdated ones make fetching a job slow."""
+        """Refresh the database's statistics of these tables; with outdated statistics, it is slow to fetch a job."""
 
 
 class QueueUpkeep:
-    """The upkeep, which runs every few seconds in the process that leads."""
+    """The upkeep of the job queue, which runs every few seconds in the process that leads."""
 
     def __init__(self, store: SharedStore, url: str, clock: Clock, leads: Callable[[], bool]) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class QueueUpkeep:
         self._statistics_at = 0.0
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Call `run_once` every few seconds while this process leads, until this call is cancelled."""
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             if self._leads():
@@ -62,7 +62,7 @@ class QueueUpkeep:
                     log.warning("the upkeep of the job queue failed and will be repeated: %s", explain(problem))
 
     async def run_once(self) -> None:
-        """Replace lost jobs, delete needless and stalled jobs, and refresh statistics."""
+        """Replace lost jobs, delete jobs that are not needed or were never finished, and refresh the statistics."""
         async with open_queue(build_queue(self._url)) as app:
             await self._defer_again(app)
             for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
@@ -74,8 +74,9 @@ class QueueUpkeep:
     async def _defer_again(self, app: procrastinate.App) -> None:
         """Keep about as many jobs as there are claimable tasks.
 
-        Every agent with claimable tasks gets at least one job, because jobs may have been lost with their process.
-        Needless jobs are deleted: they remain when a process claims one task after the other without a job for each.
+        Every agent with claimable tasks gets at least one new job, because a process that died may have had the jobs.
+        Jobs are deleted if there are many more jobs than tasks. This happens because a process may claim many tasks
+        after only one job.
         """
         due = await self._store.count_due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}

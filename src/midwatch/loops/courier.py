@@ -1,7 +1,8 @@
-"""The courier: sends pending deliveries, and retries each until it is delivered or refused.
+"""The courier: sends pending deliveries, and tries each delivery again until it is sent or has failed.
 
-Every channel has a lane of its own, so a slow channel does not delay others. A delivery is sent at least once: its
-result is recorded after the send, and if the process dies in between, the delivery stays pending under the same id.
+Every channel has a queue of its own, its lane, so that a slow channel does not delay other channels. A delivery may be
+sent twice, with the same id: its result is recorded after it was sent, and if the process dies before the result is
+recorded, the delivery stays pending.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ log = logging.getLogger("midwatch.courier")
 LANE_WIDTH = 8
 """How many deliveries of one channel are sent at once."""
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
-"""The first and the longest pause, in seconds, before the store is tried again after an error."""
+"""The first and the longest pause, in seconds, after an error of the store. The pause doubles after each error."""
 BATCH, MOST_QUEUED = 50, 20_000
 CROWDED, CROWDED_SECONDS = 500, 0.25
-"""With more queued deliveries than this, there is a pause of so many seconds between two reads of the store."""
+"""With more than CROWDED queued deliveries, the courier pauses CROWDED_SECONDS between two reads of the store."""
 ERROR_SHOWN = 500
 
 
@@ -39,30 +40,33 @@ class Patience(NamedTuple):
     send: float = 15.0
     """Timeout of one send."""
     stop: float = 2.0
-    """Time for sending due deliveries when the courier stops."""
+    """Time to send due deliveries while the courier is being stopped."""
     nap: float = LONGEST_NAP
-    """Longest sleep before the courier checks for due deliveries again."""
+    """The longest time for which the courier sleeps before it checks for due deliveries again."""
 
 
 PATIENCE = Patience()
 
 
 class _Lane:
-    """The deliveries of one channel by id: those that wait, in the order of the store, and those being sent."""
+    """The deliveries of one channel, by id: `waiting` in the order in which the store lists them, and `sending`."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Delivery] = {}
         self.sending: dict[str, Delivery] = {}
 
     def take(self) -> Delivery | None:
-        """Return the next delivery to send. Notices of one task are sent one by one, so that they arrive in order."""
+        """Move the next delivery from `waiting` to `sending` and return it, or return None if none may be sent now.
+
+        Only one notice of each task is being sent at a time, so that the notices of a task arrive in order.
+        """
         if len(self.sending) >= LANE_WIDTH:
             return None
         busy = {delivery.task_id for delivery in self.sending.values()}
-        found = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
-        if found is not None:
-            self.sending[found.id] = self.waiting.pop(found.id)
-        return found
+        chosen = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
+        if chosen is not None:
+            self.sending[chosen.id] = self.waiting.pop(chosen.id)
+        return chosen
 
 
 class Courier:
@@ -97,7 +101,7 @@ class Courier:
             self.wake()
 
     async def stop(self) -> None:
-        """Send due deliveries for a short time, then stop. This is idempotent.
+        """Send due deliveries for a short time, then stop the loop. A second call does nothing.
 
         So a process that ends still sends the notice of its last task. Deliveries that are not sent stay pending.
         """
@@ -111,18 +115,18 @@ class Courier:
             async with asyncio.timeout(self._patience.stop):
                 await self._drain()
         except TimeoutError:
-            log.info("%d deliveries stay for the next start", self._count_queued())
+            log.info("%d deliveries are not sent yet; they stay pending", self._count_queued())
         finally:
             self._taking = False
             self._forget_waiting()
-            left = set(self._sends)
-            for send in left:
+            unfinished = set(self._sends)
+            for send in unfinished:
                 send.cancel()
-            if left:
-                await asyncio.wait(left, timeout=self._patience.stop)
+            if unfinished:
+                await asyncio.wait(unfinished, timeout=self._patience.stop)
 
     def wake(self) -> None:
-        """Check for due deliveries now, because one was written or this process became the leader."""
+        """Check for due deliveries now, because a delivery was written or this process became the leader."""
         self._awake.set()
 
     # -- due deliveries ------------------------------------------------------------------------------------------
@@ -198,7 +202,7 @@ class Courier:
         try:
             await self._look()
         except Exception as problem:
-            log.warning("due deliveries cannot be read (%s); they stay for the next start", _describe(problem))
+            log.warning("due deliveries cannot be read (%s); they stay pending", _describe(problem))
         while self._sends:
             await asyncio.wait(self._sends)
 
@@ -214,9 +218,9 @@ class Courier:
         try:
             problem = await self._try(delivery)
             if problem is None:
-                log.info("delivery %s to %s: sent", delivery.id, delivery.channel)
+                log.info("delivery %s was sent to channel %s", delivery.id, delivery.channel)
             else:
-                log.warning("delivery %s, try %d: %s", delivery.id, delivery.attempts + 1, problem)
+                log.warning("delivery %s was not sent (try %d): %s", delivery.id, delivery.attempts + 1, problem)
             await self._record(delivery, problem)
         finally:
             del lane.sending[delivery.id]
@@ -226,7 +230,7 @@ class Courier:
                 self._begin(lane)
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
-        """Send a delivery once. Return None, or after any error of the channel a DeliveryError."""
+        """Send a delivery once. Return None after success, or a DeliveryError after any error of the channel."""
         name = delivery.channel
         channel = self._channels.get(name)
         if channel is None:
@@ -242,21 +246,24 @@ class Courier:
                 raise
             return DeliveryError(f"channel {name}: {_describe(problem)}.")
         except Exception as problem:
-            why = f"not sent within {self._patience.send:g} s" if limit.expired() else _describe(problem)
+            why = f"it took longer than {self._patience.send:g} s" if limit.expired() else _describe(problem)
             return DeliveryError(f"channel {name}: {why}.")
         return None
 
     async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
-        """Record the attempt, and retry until that succeeds. Until then the delivery must not be sent again."""
+        """Record the result of a send in the store, and try again until the store accepts it.
+
+        Until the result is recorded, the delivery must not be sent again.
+        """
         changes = record_attempt(delivery, problem, self._clock.now())
         pause = PAUSE_SECONDS
         while True:
             try:
                 await self._store.apply(changes)
             except Conflict:
-                log.info("delivery %s was recorded by another process", delivery.id)
+                log.info("the result of delivery %s was recorded by another process already", delivery.id)
             except Exception as trouble:
-                log.warning("delivery %s cannot be recorded (%s); trying again", delivery.id, _describe(trouble))
+                log.warning("no result of delivery %s was stored: %s; trying again", delivery.id, _describe(trouble))
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
@@ -264,7 +271,7 @@ class Courier:
 
 
 def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:
-    """Return the changes after a send: the delivery is sent, has failed for good, or is due again later."""
+    """Return the changes of a delivery after a send: it is sent, has failed, or is due again later."""
     attempts = delivery.attempts + 1
     fields: dict[str, Any] = {"attempts": attempts}
     payload: Payload | None = None
@@ -288,10 +295,10 @@ def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) 
 
 
 def _describe(problem: BaseException) -> str:
-    """Describe an error without secrets: errors of midwatch by their text, others by type and source line."""
+    """Describe an error without secrets: an error of midwatch by its text, any other by its type and source line."""
     if isinstance(problem, MidwatchError):
         return str(problem)
-    place = traceback.extract_tb(problem.__traceback__)[-1:]
+    frames = traceback.extract_tb(problem.__traceback__)[-1:]
     return type(problem).__name__ + "".join(
-        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in place
+        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames
     )

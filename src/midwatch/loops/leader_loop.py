@@ -1,6 +1,6 @@
 """The leader loop: the base of the loops that check for due work on the leader.
 
-Between two checks it sleeps until the wall clock reaches the next due time, or until it is woken.
+Between two checks a loop sleeps until the wall clock reaches the next due time, or until `wake` is called.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import StoreError
 
 PAUSE_SECONDS = 1.0
-"""Seconds between a failed check and the next one."""
+"""Seconds between a failed check and the next check."""
 
 
 class LeaderLoop(ABC):
-    """A loop that checks for due work while this process leads. A failed check is repeated; the loop goes on."""
+    """A loop that checks for due work while this process leads. A check that fails does not end the loop."""
 
     def __init__(
         self, clock: Clock, leads: Callable[[], bool], log: logging.Logger, *, nap: float = LONGEST_NAP
@@ -34,7 +34,7 @@ class LeaderLoop(ABC):
 
     @abstractmethod
     async def look(self) -> int | None:
-        """Do all due work. Return the time of the next check, or None to wait for a wake-up."""
+        """Do all due work. Return the time of the next check, or None if the next check is only after `wake`."""
 
     async def start(self) -> None:
         """Start the loop, unless it runs already."""
@@ -42,7 +42,7 @@ class LeaderLoop(ABC):
             self._loop = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop the loop. This is idempotent."""
+        """Stop the loop, if it runs."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.cancel()
@@ -73,10 +73,10 @@ class LeaderLoop(ABC):
     def _nap(self, wake_at: int) -> None:
         """Wake the loop when the wall clock reaches `wake_at`.
 
-        After a change of the clock, or a sleep of the machine, the loop is late by the longest nap at most.
+        If the wall clock is changed or the machine sleeps, the loop wakes too late, but at most by the longest nap.
         """
-        left = (wake_at - self._clock.now()) / SECOND
-        if left <= 0:
+        seconds = (wake_at - self._clock.now()) / SECOND
+        if seconds <= 0:
             self._bell.set()
         else:
-            self._timer = self._clock.call_later(min(left, self._longest_nap), lambda: self._nap(wake_at))
+            self._timer = self._clock.call_later(min(seconds, self._longest_nap), lambda: self._nap(wake_at))

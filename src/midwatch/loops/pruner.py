@@ -18,7 +18,7 @@ FIRST_PRUNE_SECONDS = 60.0
 
 
 class Retention(NamedTuple):
-    """How many ended tasks and events are kept, and for how many seconds."""
+    """How many ended tasks and how many events are kept, and for how many seconds."""
 
     tasks: int
     task_age: float
@@ -46,7 +46,10 @@ class Pruner(LeaderLoop):
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
 
     async def look(self) -> int:
-        """Prune if it is time. The first time is a minute after the start, so that the start is quick."""
+        """Prune if pruning is due, and return when it is due next.
+
+        After the start it is first due a minute later, so that the start is quick.
+        """
         now = self._clock.now()
         if now >= self._prune_at:
             await self.prune()
@@ -54,16 +57,16 @@ class Pruner(LeaderLoop):
         return self._prune_at
 
     async def prune(self) -> tuple[int, int]:
-        """Remove ended tasks and events beyond the limits. Return how many of each were removed."""
-        kept, now = self._retention, self._clock.now()
+        """Remove ended tasks and events that are too old or too many. Return how many tasks and events were removed."""
+        retention, now = self._retention, self._clock.now()
         await self._store.prune_automations(compute_retention_start(now))
         tasks = events = 0
-        while gone := await self._store.prune_tasks(now - int(kept.task_age * SECOND), kept.tasks):
-            tasks += gone
+        while removed := await self._store.prune_tasks(now - int(retention.task_age * SECOND), retention.tasks):
+            tasks += removed
         begins = -1
         while (
             oldest := (await self._store.read_log_bounds()).oldest_seq
         ) != begins:  # one step may find only events that are kept
             begins = oldest
-            events += await self._store.prune_events(now - int(kept.event_age * SECOND), kept.events)
+            events += await self._store.prune_events(now - int(retention.event_age * SECOND), retention.events)
         return tasks, events

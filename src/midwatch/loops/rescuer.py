@@ -1,7 +1,7 @@
 """The rescuer: recovers the tasks of processes that died, and expires unanswered questions.
 
-It runs on the leader and sleeps until work is due. While other processes run tasks, it checks once a second whether
-they live.
+The rescuer runs on the leader and sleeps until a question expires. While other processes run tasks, the rescuer checks
+once a second whether these processes live.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class Rescuer(LeaderLoop):
         cancel_orphans: Callable[[], Awaitable[None]] | None = None,
         nap: float = LONGEST_NAP,
     ) -> None:
-        """Build the loop. `reap` ends a dead attempt's processes, `cancel_orphans` ends handoffs without a waiter."""
+        """Build the loop. `owner` is the id of this process.
+
+        `reap` ends the programs of a task whose process died. `cancel_orphans` cancels handoffs that no task waits for.
+        """
         super().__init__(clock, engine.leads, log, nap=nap)
         self._store = store
         self._engine = engine
@@ -62,7 +65,7 @@ class Rescuer(LeaderLoop):
         self._cancel_orphans = cancel_orphans
 
     async def start(self) -> None:
-        """Rescue the tasks of earlier processes, then start the loop."""
+        """Rescue the tasks of processes that died before the start, then start the loop."""
         if self._engine.leads():
             await self.rescue()
         await super().start()
@@ -84,10 +87,10 @@ class Rescuer(LeaderLoop):
 
     async def rescue(self) -> bool:
         """Rescue the tasks of dead processes. Return whether other live processes run tasks."""
-        others = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
+        foreign_tasks = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
         instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
-        dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
-        for task in others:
+        dead = self._engine.dead({task.lease_owner or "" for task in foreign_tasks} | instances)
+        for task in foreign_tasks:
             if (task.lease_owner or "") in dead:
                 try:
                     await self._rescue(task)
@@ -95,11 +98,11 @@ class Rescuer(LeaderLoop):
                     raise
                 except Exception:
                     log.exception("task %s could not be rescued; this will be tried again", task.id)
-        if self._cancel_orphans is not None and any((task.lease_owner or "") in dead for task in others):
+        if self._cancel_orphans is not None and any((task.lease_owner or "") in dead for task in foreign_tasks):
             await self._cancel_orphans()
         if dead & instances:
             await self._store.remove_instances(dead & instances)
-        return any((task.lease_owner or "") not in dead for task in others)
+        return any((task.lease_owner or "") not in dead for task in foreign_tasks)
 
     async def _rescue(self, task: Task) -> None:
         await self._reap(task)
@@ -114,11 +117,11 @@ class Rescuer(LeaderLoop):
             await self._store.apply(replace(changes, events=closing + changes.events))
             log.warning("task %s of a dead process was rescued: %s", task.id, action)
         except (Conflict, LeaseLost):
-            log.info("task %s was rescued by another process, or a record it belongs to changed", task.id)
+            log.info("task %s changed during its rescue; this will be tried again if necessary", task.id)
             self.wake()
 
     async def _count_usage(self, task: Task) -> dict[str, Any] | None:
-        """Return the usage of the dead attempt, computed from its events."""
+        """Return the usage of the task's attempt that died, computed from the events of the attempt."""
         which, events = EventFilter(kinds=COUNTED_KINDS, task_id=task.id), list[Event]()
         while page := await self._store.read_events(events[-1].seq if events else 0, which):
             events += page
@@ -126,7 +129,7 @@ class Rescuer(LeaderLoop):
 
 
 def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
-    """Return the step for a task whose process died, by its `on_crash` rule, and the name of the action."""
+    """Return the step of a task whose process died, and what the task's `on_crash` rule made of the task."""
     action: OnCrash = task.on_crash
     if task.rescues >= MAX_RESCUES:
         action = "fail"
@@ -149,7 +152,7 @@ def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
 
 
 def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
-    """Return an end event for each start event without one, first for calls and then for their turn."""
+    """Return an end event for each start event in `opened`, first for calls and then for the turn."""
     ends = []
     for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
         spent = (now - start.time) / SECOND

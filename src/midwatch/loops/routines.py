@@ -1,6 +1,7 @@
 """Routines: functions that run at intervals.
 
-Each runs on the leader, and only one run of a routine at a time. A failure of one routine does not affect the others.
+Routines run on the leader. A routine does not start again while it still runs. If a routine fails, the other routines
+are not affected.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Routines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._leads: Callable[[], bool] | None = None
-        """Returns whether this process leads; None while the routines are stopped."""
+        """A function that returns whether this process leads, or None while the routines are stopped."""
         self._known: dict[str, Routine] = {}
 
     def register(self, name: str, seconds: float, work: Work) -> Routine:
@@ -68,13 +69,13 @@ class Routines:
         return [self._known[name] for name in sorted(self._known)]
 
     async def start(self, leads: Callable[[], bool]) -> None:
-        """Start the intervals of all routines. A routine runs only while `leads` returns True."""
+        """Start to run all routines at their intervals. A routine is skipped while `leads` returns False."""
         self._leads = leads
         for routine in self._known.values():
             self._arm(routine)
 
     async def stop(self) -> None:
-        """Stop all routines and cancel those that run. This is idempotent."""
+        """Stop all routines and cancel the routines that run now. A second call does nothing."""
         self._leads = None
         for routine in self._known.values():
             if routine.timer is not None:

@@ -1,7 +1,8 @@
 """The scheduler: starts runs of due automations and steps of due goals, and expires handoffs past their deadline.
 
-It runs on the leader and sleeps until the next due time. It keeps nothing in memory: due records are read from the
-store, and its writes are guarded. So two schedulers at the same time do no harm.
+The scheduler runs on the leader and sleeps until the next due time. It keeps nothing in memory: it reads due records
+from the store, and a write fails if another process has changed the record. So two schedulers at the same time do no
+harm.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Scheduler(LeaderLoop):
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
 
-        Nothing is written while nothing is due. A record that fails is tried again later, so that it does not delay the
-        others.
+        Nothing is written if nothing is due. If the work of one record fails, it is tried again later, and the other
+        records do not wait for it.
         """
         tried: set[tuple[str, int]] = set()
         while True:
@@ -94,11 +95,11 @@ class Scheduler(LeaderLoop):
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
-            log.debug("automation %s was fired or changed by another process", automation.id)
+            log.debug("automation %s was started or changed by another process", automation.id)
         except StoreError as problem:
-            log.warning("automation %s could not be fired yet: %s", automation.id, problem)
+            log.warning("automation %s could not be started; trying again later: %s", automation.id, problem)
         except Exception:
-            log.exception("automation %s could not be fired", automation.id)
+            log.exception("automation %s could not be started", automation.id)
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
@@ -112,17 +113,17 @@ class Scheduler(LeaderLoop):
             thread = session.thread_id if session else None
             await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
         except Conflict:
-            log.debug("goal %s was woken or changed by another process", goal.id)
+            log.debug("goal %s was continued or changed by another process", goal.id)
         except StoreError as problem:
-            log.warning("goal %s could not be woken yet: %s", goal.id, problem)
+            log.warning("goal %s could not be continued; trying again later: %s", goal.id, problem)
         except Exception:
-            log.exception("goal %s could not be woken", goal.id)
+            log.exception("goal %s could not be continued", goal.id)
 
     async def _end(self, handoff: Handoff) -> None:
         assert self._expire is not None
         try:
             await self._expire(handoff)
         except Conflict:
-            log.debug("handoff %s ended just now", handoff.id)
+            log.debug("handoff %s changed before it could expire", handoff.id)
         except StoreError as problem:
-            log.warning("handoff %s could not be ended yet: %s", handoff.id, problem)
+            log.warning("handoff %s could not expire; trying again later: %s", handoff.id, problem)

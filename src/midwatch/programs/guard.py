@@ -1,7 +1,8 @@
-"""The guard: a small process that ends our children's process groups when midwatch dies, even by SIGKILL.
+"""The guard: a small process that ends the process groups of midwatch's children when midwatch dies, even by SIGKILL.
 
-It reads lines `+pgid` and `-pgid` from a pipe whose other end only midwatch holds. When midwatch has ended, the guard
-reads the end of the pipe, sends SIGKILL to all groups that are still in its list, and exits.
+Only midwatch writes to the pipe that the guard reads. A line `+pgid` adds a group to the guard's list, and a line
+`-pgid` removes it. When midwatch has ended, the guard reads end-of-file from the pipe, sends SIGKILL to all groups that
+are still in its list, and exits.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ for pgid in $groups; do kill -9 "-$pgid"; done
 
 
 class Guard:
-    """The handle of the guard's process, which outlives midwatch and has the list of process groups."""
+    """The part of midwatch that starts the guard's process and sends process groups to it."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -48,30 +49,30 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """The id of the guard's process, or None if it does not run."""
+        """The process id of the guard, or None if no guard was started."""
         return self._process.pid if self._process else None
 
     def watch(self, pgid: int) -> None:
-        """Add a group that the guard ends if midwatch dies."""
+        """Add a process group to the list of the groups that the guard ends if midwatch dies."""
         with self._lock:
             self._groups.add(pgid)
             self._send(f"+{pgid}\n")
 
     def forget(self, pgid: int) -> None:
-        """Remove a group that has ended."""
+        """Remove a process group that has ended from the guard's list."""
         with self._lock:
             self._groups.discard(pgid)
             if self._process is not None:
                 self._send(f"-{pgid}\n")
 
     def close(self) -> None:
-        """End the guard's process, unless it still watches groups. The next child starts a new one."""
+        """End the guard's process, unless the guard still watches groups. The next `watch` starts a new guard."""
         with self._lock:
             if not self._groups:
                 self._close_pipe()
 
     def _send(self, line: str) -> None:
-        """Send a line to the guard. A guard that died or does not read is replaced, and gets the list of all groups."""
+        """Send a line to the guard. If the guard has died or does not read, start a new guard with all groups."""
         if self._process is None or self._process.poll() is not None:
             self._start()
             return
@@ -96,7 +97,7 @@ class Guard:
         os.set_blocking(self._process.stdin.fileno(), False)
 
     def _close_pipe(self) -> None:
-        """Close the pipe, so that the guard's process ends."""
+        """Close the pipe to the guard, so that the guard's process ends."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -104,7 +105,7 @@ class Guard:
             self._process = None
 
     def _drop(self) -> None:
-        """Drop the guard in a fork of this process, which must not hold the pipe and has no groups."""
+        """Forget the guard in a fork of this process: the fork must not hold the guard's pipe and has no groups."""
         self._lock = threading.RLock()
         self._groups = set()
         if self._process is not None and self._process.stdin is not None:

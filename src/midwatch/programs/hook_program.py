@@ -1,4 +1,4 @@
-"""A program as a hook: it is started for each ended task and gets the task as JSON on its standard input."""
+"""Programs as hooks: such a program is started after the end of each task, with the task as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ERROR_SHOWN = 500
 
 
 def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
-    """Return the hook that runs `command`.
+    """Return a hook that runs `command` for a task. `env` returns more environment variables for the program.
 
-    The hook raises an error if the program fails. If the hook is cancelled, the program is killed.
+    The hook raises AgentError if the program fails. If the hook is cancelled, the program is killed.
     """
 
     async def run(task: Task) -> None:
@@ -35,7 +35,7 @@ def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> C
             await child.wait()
             raise
         if child.returncode:
-            output = errors.decode(errors="replace")[-ERROR_SHOWN:]
-            raise AgentError(f"{command[0]} failed with exit code {child.returncode}; correct it: {output}")
+            exited = f"{command[0]} failed with exit code {child.returncode}; correct the program."
+            raise AgentError(f"{exited} Its output: {errors.decode(errors='replace')[-ERROR_SHOWN:]}")
 
     return run

@@ -1,8 +1,9 @@
-"""Child processes: they start behind a gate, stay in one process group, and all of them are ended together.
+"""Child processes: each child starts behind a gate, in a process group of its own, which is ended as a whole.
 
-A child is a shell that waits for one line and then becomes the program. The line is sent after the process group was
-written to the store. If this process dies before that, the shell reads the end of its pipe and exits, and the program
-never runs. If this process dies later, the guard ends the group, and `reap` checks that when the task is rescued.
+The gate is a shell that waits for one line and then becomes the program. midwatch sends the line after the process
+group was written to the store. If midwatch dies before that, the shell reads end-of-file from its pipe and exits, and
+the program never runs. If midwatch dies later, the guard ends the group. When the task is rescued, `reap` ends
+processes that are still alive.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from midwatch.programs.sandbox import Sandbox
 
 GATE = 'read -r _ || exit 125; exec "$@"'
 TOGETHER = ("/bin/sh", "-c", 'exec "$@" 2>&1', "sh")
-"""Prefix for `Program.enter`: both outputs of the program go to one pipe, in the order in which they are written."""
+"""A value for `Program.enter` that joins standard output and standard error of the program in one pipe, in order."""
 SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "stop": signal.SIGINT,
     "terminate": signal.SIGTERM,
@@ -43,13 +44,13 @@ TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.EN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program to start: its command line, its directory and its agent."""
+    """A program to start: its agent, its command line, its working directory, its sandbox and its variables."""
 
     agent: str
     argv: tuple[str, ...]
     workdir: str
     sandbox: Sandbox | None
-    """The sandbox, or None. It has no default, so that no program is started without a sandbox by mistake."""
+    """The sandbox, or None. The field has no default, so that no program is started without a sandbox by mistake."""
     env: Mapping[str, str] = field(default_factory=dict)
     enter: tuple[str, ...] = ()
     """A command that runs before the program, outside of the sandbox, and becomes the program."""
@@ -57,7 +58,7 @@ class Program:
     def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
         """Return the child's environment: the variables of midwatch, of the agent and of the turn.
 
-        Later variables replace earlier ones.
+        If a name occurs twice, the variable of the turn replaces that of the agent, and both replace that of midwatch.
         """
         own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
         return {**own, **self.env, **turn_env}
@@ -106,15 +107,15 @@ class Program:
 def _stop_ignoring_interrupts() -> None:
     """Make sure that children do not ignore SIGINT.
 
-    If a script starts midwatch in the background, midwatch ignores SIGINT, and its children would inherit that. An
-    empty handler has the same effect for midwatch, but is not inherited.
+    If a script starts midwatch in the background, midwatch ignores SIGINT, and its children would ignore SIGINT too.
+    With an empty handler midwatch also does nothing on SIGINT, but children do not inherit a handler.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda *_: None)
 
 
 class Pipe(asyncio.Protocol):
-    """Receives the data of one of the child's pipes. `closed` is set when the pipe has no writer any more."""
+    """One pipe between midwatch and a child. `closed` is set when the pipe is closed by either side."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -127,13 +128,13 @@ class Pipe(asyncio.Protocol):
         self.closed.set()
 
     def cut(self) -> None:
-        """Close the pipe at this end."""
+        """Close midwatch's side of the pipe."""
         if self.transport is not None:
             self.transport.close()
 
 
 class Inlet(Pipe):
-    """The pipe into a child. `ready` is set while the pipe takes more data."""
+    """The pipe to the standard input of a child. `ready` is set while the pipe accepts more data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,9 +153,10 @@ class Inlet(Pipe):
 
 
 class Output(Pipe):
-    """Keeps the text of one pipe. If it has more than `limit` bytes, only the head and the tail are kept.
+    """An output pipe of a child, with the text that the child has written.
 
-    `tell` is called with each new piece of text.
+    If the child writes more than `limit` bytes, only the start and the end of the text are kept. `tell` is called with
+    each new piece of text within the first `limit` bytes.
     """
 
     def __init__(self, limit: int = OUTPUT_LIMIT, tell: Callable[[str], None] | None = None) -> None:
@@ -182,7 +184,7 @@ class Output(Pipe):
             del self._tail[: -self._tail_room]
 
     def text(self) -> str:
-        """Return the text that was written, without NUL characters."""
+        """Return the text that the child has written, without NUL characters and without a part that is too long."""
         if self.total <= self._limit:
             return _text(self._head + self._tail)
         head, tail = self._head, self._tail[-self._tail_room :] if self._tail_room else bytearray()
@@ -196,21 +198,22 @@ def _text(data: bytearray) -> str:
 
 
 def _count_complete(data: bytearray) -> int:
-    """Return the number of bytes without an incomplete character at the end."""
+    """Return the length of `data` without an incomplete UTF-8 character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(bytes(data[-4:]))
     return len(data) - len(decoder.getstate()[0])
 
 
 def _count_incomplete(data: bytearray) -> int:
-    """Return the number of bytes at the start that belong to an incomplete character."""
+    """Return the number of bytes at the start of `data` that belong to an incomplete UTF-8 character."""
     return next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 class Child:
     """A program in its own process group.
 
-    For a `helper`, only its group is ended, because the turn has another child whose processes have the same mark.
+    A `helper` is a second child of the same turn. When a helper is ended, processes of the turn outside of the helper's
+    group stay alive, because they may belong to the main child.
     """
 
     def __init__(
@@ -231,7 +234,7 @@ class Child:
 
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
-        """Start the child. It waits until `admit`. The constructor gets the other arguments."""
+        """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
         child = cls(program.spawn(turn.env), turn, (out, err), **more)
         try:
             guard.watch(child.pgid)
@@ -246,9 +249,10 @@ class Child:
         return child
 
     async def admit(self, turn: ProgramOwner | None, stdin: bytes = b"", *, more: bool = False) -> None:
-        """Write the child's group to the store, then let the child become the program. With `more`, `write` may follow.
+        """Write the child's group to the store, then let the child become the program with `stdin` as its input.
 
-        Only the group of a turn's main child is stored. Pass no turn for a helper, whose group is found by its mark.
+        With `more`, the input stays open for `write`. Only the group of a turn's main child is stored. For a helper,
+        pass None as `turn`: its processes are found by the variable MIDWATCH_TASK in their environment.
         """
         if turn is not None:
             await turn.own_group(self.pgid)
@@ -262,25 +266,25 @@ class Child:
             self._stdin.write(data)
 
     async def wait_for_drain(self) -> None:
-        """Return when the standard input takes more data, or is closed."""
+        """Wait until the child's standard input accepts more data or is closed."""
         await self._input.ready.wait()
 
     def end_input(self) -> None:
-        """Close the standard input."""
+        """Close the child's standard input."""
         if self._stdin is not None:
             self._stdin.close()
 
     def interrupt(self, mode: Interrupt) -> None:
-        """Send the signal of this mode to the whole group."""
+        """Send the signal of this mode to the whole process group."""
         self.interrupted = True
         self._signal(SIGNALS[mode])
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or minus the signal that ended the child; None until it has exited.
+        """The exit code of the child, or the negative number of the signal that ended it; None while the child runs.
 
-        Until `end` the leader of the group is not reaped. Otherwise its number could be given to another process while
-        the group must still be signalled.
+        Reading the exit code does not reap the child. Its process id is also the number of the group, and the system
+        must not give that number to another process before `end` has signalled the group.
         """
         if self._popen.returncode is None and hasattr(os, "waitid"):
             with suppress(ChildProcessError):
@@ -292,7 +296,7 @@ class Child:
     async def end(self) -> None:
         """End all processes of the group, first with SIGTERM, then with SIGKILL.
 
-        Processes that have left the group are ended only if the child was interrupted or had not finished.
+        Processes of the attempt that have left the group are ended too if the child was interrupted or still ran.
         """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -337,7 +341,7 @@ class Child:
                 file.close()
 
     def _watch_exit(self) -> None:
-        """Set `exited` when the leader ends, without reaping it if the system allows that."""
+        """Set `exited` when the child's first process ends. The process is not reaped if the system allows that."""
         loop = asyncio.get_running_loop()
         try:
             descriptor = os.pidfd_open(self.pgid)
@@ -359,7 +363,7 @@ class Child:
 
 
 class ProcessConversation:
-    """A conversation whose turns are child processes, one at a time, that are interrupted by signals."""
+    """A conversation in which each turn is a child process. A turn is interrupted by a signal to its process group."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
@@ -367,11 +371,11 @@ class ProcessConversation:
         self._interrupted: Interrupt | None = None
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Work on one turn; subclasses start children with `child`."""
+        """Work on one turn. A subclass implements this method and starts the turn's child with `child`."""
         raise NotImplementedError
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Run one turn."""
+        """Run one turn with `work`, and remember that a turn runs."""
         self._working, self._interrupted = True, None
         try:
             return await self.work(turn)
@@ -379,21 +383,21 @@ class ProcessConversation:
             self._working = False
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Signal the group of the running child."""
+        """Send the signal of this mode to the group of the running child, or to the next child of this turn."""
         if self._working:
             self._interrupted = mode
             if self._child is not None:
                 self._child.interrupt(mode)
 
     async def close(self) -> None:
-        """End all processes of the conversation."""
+        """End all processes of the running child."""
         if self._child is not None:
             self._child.interrupt("kill")
             await self._child.end()
 
     @asynccontextmanager
     async def child(self, program: Program, turn: Turn, out: Pipe, err: Pipe) -> AsyncIterator[Child]:
-        """Start a child that waits for `admit`. When the block ends, all processes of its group are ended."""
+        """Start a child that waits for `admit`. After the `async with` block, all processes of its group are ended."""
         child = self._child = await Child.spawn(program, turn, out, err)
         try:
             if self._interrupted is not None:
@@ -419,7 +423,7 @@ def describe_exit(code: int | None) -> str:
 
 
 async def wait_within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event for some seconds and return whether it was set."""
+    """Wait at most `seconds` until an event is set, and return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,8 +1,8 @@
-"""The reaper: finds and ends the processes of a group, or all processes of a task, even outside of its group.
+"""The reaper: finds and ends the processes of a process group, or all processes of an attempt.
 
-A process group is identified by its number and by a mark, which consists of the boot id and the start time of its
-leader. So a number that was given to another process later is never signalled. The processes of a task have
-MIDWATCH_TASK in their environment.
+A process group is identified by its number and by a mark, which contains the boot id of the machine and the start time
+of the group's first process, the leader. So if the system gives the number to another process later, that process gets
+no signal. All processes of an attempt, also outside of the group, have the attempt in their variable MIDWATCH_TASK.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ATTEMPTS_BY_GROUP: dict[int, str] = {}  # the attempts of the groups that this p
 
 
 def identify(pgid: int) -> str:
-    """Return the mark that tells the leader of this group from a later process with the same number.
+    """Return the mark of a process group. A later group with the same number has another mark.
 
-    The mark is empty if the system has no /proc. For children of this process it ends with the attempt for which they
-    were started, because a later attempt may use them now.
+    The mark is empty if the system has no /proc or the group has no leader. The mark of a child of this process ends
+    with the attempt for which the child was started, because later attempts may use the same child.
     """
     try:
         return f"{boot_id()}:{_stat(pgid)[19].decode()}:{ATTEMPTS_BY_GROUP.get(pgid, '')}"
@@ -37,7 +37,7 @@ def identify(pgid: int) -> str:
 
 
 async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -> int:
-    """End all processes of a dead attempt and return their number."""
+    """End all processes of an attempt whose midwatch process died, and return how many processes were ended."""
     ended = await end_group(pgid, mark) if pgid else 0
     first, _, number = (mark or "").rpartition(":")[2].partition("/")
     if number.isdecimal() and (first, int(number)) != (task_id, attempt):
@@ -46,7 +46,7 @@ async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -
 
 
 async def end_group(pgid: int, mark: str | None) -> int:
-    """Send SIGKILL to the group if it still has this mark, and return the number of its processes."""
+    """Send SIGKILL to a process group if it still has this mark, and return how many processes it had."""
     if not mark or not _is_marked(pgid, mark):
         return 0
     count = len(await asyncio.to_thread(members, pgid))
@@ -56,9 +56,10 @@ async def end_group(pgid: int, mark: str | None) -> int:
 
 
 def _is_marked(pgid: int, mark: str) -> bool:
-    """Return whether the group has this mark.
+    """Return whether the process group has this mark.
 
-    Without a leader only the boot id is compared, because the number of an existing group is not given to a process.
+    If the leader has ended, only the boot id is compared. This is safe: the system does not reuse the number of a group
+    that still has processes.
     """
     now, boot = identify(pgid), mark.partition(":")[0]
     if now:
@@ -67,11 +68,11 @@ def _is_marked(pgid: int, mark: str) -> bool:
 
 
 async def end_strays(task_id: str, attempt: int) -> int:
-    """Send SIGKILL to every process with this attempt in its environment, and return their number."""
-    wanted = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
+    """Send SIGKILL to all processes with this attempt in their MIDWATCH_TASK, and return how many were ended."""
+    variable = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
-    while (pids := await asyncio.to_thread(_find_carriers, wanted)) or any(_is_running(pid) for pid in ended):
+    while (pids := await asyncio.to_thread(_find_carriers, variable)) or any(_is_running(pid) for pid in ended):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -83,7 +84,10 @@ async def end_strays(task_id: str, attempt: int) -> int:
 
 
 async def end_members(pgid: int, *, grace: float, patience: float) -> bool:
-    """End a group without a leader: SIGTERM, then SIGKILL after `grace` seconds. Return whether it has ended."""
+    """End the processes of a group whose leader has ended, and return whether all of them have ended.
+
+    They get SIGTERM, and after `grace` seconds SIGKILL. Then wait at most `patience` seconds for their end.
+    """
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, patience)):
         if not signal_group(pgid, number) or await _wait_for_end(pgid, seconds):
             return True
@@ -100,7 +104,7 @@ def signal_group(pgid: int, number: int) -> bool:
 
 
 def members(pgid: int) -> set[int]:
-    """Return the living processes of a group. Zombies do not count."""
+    """Return the ids of the processes of a group that are alive. Zombies are left out."""
     pids = set()
     for pid in _pids():
         with suppress(OSError, IndexError):
@@ -125,24 +129,24 @@ async def _wait_for_end(pgid: int, seconds: float) -> bool:
 
 
 def _is_alive(pgid: int) -> bool:
-    """Return whether a process of the group lives.
+    """Return whether the group has a process that is alive and not a zombie.
 
-    Zombies do not count. Without /proc the group counts as alive.
+    If the system has no /proc, nobody can know this, and the result is True.
     """
     return not PROC.is_dir() or bool(members(pgid))
 
 
-def _find_carriers(wanted: bytes) -> set[int]:
+def _find_carriers(variable: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
-            if wanted in _read_environment(pid).split(b"\0"):
+            if variable in _read_environment(pid).split(b"\0"):
                 pids.add(pid)
     return pids - {os.getpid()}
 
 
 def _read_environment(pid: int) -> bytes:
-    """Return the environment of a process. While a program is being loaded it is empty, so wait a moment then."""
+    """Return the environment of a process, and wait a moment if the system is still loading the process's program."""
     while not (environment := (PROC / str(pid) / "environ").read_bytes()):
         started, memory = map(int, _stat(pid)[19:21])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / TICKS
@@ -155,7 +159,7 @@ def _read_environment(pid: int) -> bytes:
 def _is_running(pid: int) -> bool:
     """Return whether a process still runs.
 
-    A process that ends loses its environment first, so it may run for a short time without its mark.
+    This needs a test of its own: a process that is ending has no environment any more, but still runs for a moment.
     """
     try:
         return _stat(pid)[0] not in (b"Z", b"X")
@@ -171,6 +175,6 @@ def _pids() -> Iterator[int]:
 def _stat(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the program's name: state, parent, group and so on.
 
-    The name may contain any character, so the last parenthesis is searched.
+    The program's name is in parentheses and may contain any character, so the fields begin after the last `)`.
     """
     return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()

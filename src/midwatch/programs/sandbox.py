@@ -1,9 +1,9 @@
-"""Sandboxes: limit what a child can read and write, by bubblewrap or by another program that starts the child.
+"""Sandboxes: limits on what a child can read and write, set by bubblewrap or by another program that starts the child.
 
-With bubblewrap the system is read-only, the user's home, midwatch's home, /tmp and /run are empty, and other processes
-cannot be seen. The agent gets access to what it needs: its working directory, its own state, its program, and the
-repository of the working directory. The configuration and the hooks of the repository stay read-only, because they name
-programs that run outside of the sandbox. The network is not limited.
+In a sandbox of bubblewrap, the file system is read-only. The user's home, midwatch's home, /tmp and /run look empty,
+and other processes are invisible. The agent gets access to what it needs: its working directory, the state of its
+program, the program itself, and the repository of the working directory. The configuration and the hooks of the
+repository stay read-only, because they name programs that run outside of the sandbox. The network is not limited.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from midwatch.base.errors import BadConfig
 
 DEAF = 'trap "" INT TERM HUP; exec "$@"'
 HEARING = ("env", "--default-signal=INT,TERM,HUP")
-"""A shell prefix that lets bubblewrap ignore signals.
+"""Commands before bubblewrap and before the program: bubblewrap ignores signals, and the program does not.
 
-The program in the sandbox still gets the signals and can end cleanly. bubblewrap ends with the program.
+So the program in the sandbox gets the signals and can end cleanly. bubblewrap ends when the program has ended.
 """
 APART = (
     "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL",
@@ -31,9 +31,9 @@ APART = (
 )  # fmt: skip
 EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - as mount points
 RESOLVERS = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")
-"""The configuration of name resolution, which some systems keep in /run."""
+"""Directories in /run where some systems keep the configuration of DNS; a sandbox shows them."""
 IDENTITY = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
-"""Files of the home that commits need; read-only."""
+"""Files of the user's home that git needs for a commit; a sandbox shows them read-only."""
 STATE: Mapping[str, tuple[str, ...]] = {
     "claude": (".claude", ".claude.json", ".config/claude", ".cache/claude"),
     "codex": (".codex",),
@@ -43,16 +43,16 @@ STATE: Mapping[str, tuple[str, ...]] = {
     "opencode": (".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode"),
     "qwen": (".qwen",),
 }
-"""The paths in the home where known programs keep their sign-in and their conversations."""
+"""The paths in the user's home where known agent programs keep their sign-in and their conversations, by program."""
 OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
-"""Variables that make a loader or a shell run other code."""
+"""Environment variables with which a loader or a shell runs other code."""
 TRY_SECONDS = 20.0
 WORKING: set[str] = set()  # the bubblewrap programs that were tried with success
 
 
 class Repository(NamedTuple):
-    """The directories of a repository that commits write to."""
+    """The directories of a git repository that a commit writes to."""
 
     top: Path
     common: Path
@@ -61,7 +61,7 @@ class Repository(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """The sandbox for the programs of one agent. With a `prefix`, that program does all the limiting."""
+    """The sandbox for the programs of one agent. If `prefix` is set, it is a command that sets all limits itself."""
 
     agent: str
     home: str  # the home of midwatch
@@ -79,17 +79,17 @@ class Sandbox:
         home = _home()
         hidden = (home, *map(Path, EMPTY))
         needed = (*_find_program(program, search), *(Path(path).resolve() for path in more))
-        read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
+        read = (str(path) for path in needed if any(path.is_relative_to(directory) for directory in hidden))
         state = (str(home / name) for name in _list_state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
     def command(
         self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str]
     ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the command line that starts `argv` in the sandbox, and its environment.
+        """Return the command line that starts `argv` in the sandbox, and the environment for this command line.
 
-        Variables that change how a loader or a shell works may come from an agent. They are set only for the program,
-        because the programs that build the sandbox run outside of it.
+        An agent may set variables that change how a loader or a shell works. Only the program in the sandbox gets such
+        variables; the programs that build the sandbox do not, because they run outside of the sandbox.
         """
         inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
         outer = {name: value for name, value in env.items() if name not in inner}
@@ -99,35 +99,35 @@ class Sandbox:
         if self.prefix:
             prefix = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
-        place = str(Path(workdir).resolve())
-        mounts = [word for mount in self._mounts(self.root or place) for word in mount]
-        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
+        real_dir = str(Path(workdir).resolve())
+        mounts = [word for mount in self._mounts(self.root or real_dir) for word in mount]
+        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", real_dir, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment without midwatch's own settings, which may contain a password."""
+        """Return `env` without the variables of midwatch's own settings, which may contain a password."""
         own = {name: value for name, value in env.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
         return own if self.prefix else {**own, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
     def problem(self, workdir: str) -> str | None:
-        """Return the reason why nothing can be started in the sandbox, or None."""
+        """Return the reason why no program can be started in the sandbox, or None."""
         setting = f"agents.{self.agent}.sandbox"
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
-            return f"program {self.prefix[0]!r} of {setting} is missing; install it or change this" if missing else None
+            return f"program {self.prefix[0]!r} of {setting} is missing; install or replace it" if missing else None
         program = _find_bwrap()
         if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
-        place, home = Path(self.root or workdir).resolve(), _home()
+        directory, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
-            if hidden == place or (hidden == home and place in home.parents):
-                return f"{place} contains {whose}, which a sandbox hides; choose a working directory inside of it"
+            if hidden == directory or (hidden == home and directory in home.parents):
+                return f"{directory} contains {whose}, which a sandbox hides; choose another working directory"
         if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
 
     def _mounts(self, root: str) -> Iterator[tuple[str, ...]]:
-        """Yield the mounts from the outermost to the innermost, because later mounts cover earlier ones."""
+        """Yield the mount options of bubblewrap, outer directories first: a later mount covers an earlier mount."""
         home, own = _home(), Path(self.home).resolve()
         mounts: dict[Path, tuple[str, ...]] = {Path(path): ("--tmpfs", path) for path in EMPTY if Path(path).is_dir()}
         mounts |= {path: ("--tmpfs", str(path)) for path in (home, own)}
@@ -136,27 +136,27 @@ class Sandbox:
         for path in map(_absolute, self.write):
             if path not in (home, own):
                 mounts[path] = ("--bind-try", str(path), str(path))
-        place = Path(root).resolve()
-        repository = find_repository(place)
+        directory = Path(root).resolve()
+        repository = find_repository(directory)
         if repository is not None and (repository.top == home or repository.top in home.parents):
             repository = None  # a repository of the home itself stays hidden
         if repository is not None and repository.top.is_relative_to(own):
-            place = repository.top  # an agent may write its whole worktree
+            directory = repository.top  # an agent may write its whole worktree
         if repository is not None:  # the whole checkout, because hidden files would be committed as deleted
             mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
             mounts |= _mount_git(repository)
-        mounts[place] = ("--bind", str(place), str(place))
+        mounts[directory] = ("--bind", str(directory), str(directory))
         for path in sorted(mounts, key=lambda path: len(path.parts)):
             yield mounts[path]
 
 
-def find_repository(place: Path) -> Repository | None:
-    """Return the repository that contains a directory, or None.
+def find_repository(directory: Path) -> Repository | None:
+    """Return the repository that contains the directory, or None.
 
-    An agent may have written the `.git` file of a worktree, so it is used only if the repository lists the same
-    worktree.
+    An agent may have written the `.git` file of a worktree. So that file is used only if the repository that it names
+    lists this worktree.
     """
-    top = next((folder for folder in (place, *place.parents) if os.path.lexists(folder / ".git")), None)
+    top = next((folder for folder in (directory, *directory.parents) if os.path.lexists(folder / ".git")), None)
     if top is None:
         return None
     link = top / ".git"
@@ -173,9 +173,9 @@ def find_repository(place: Path) -> Repository | None:
 
 
 def _mount_git(repository: Repository) -> dict[Path, tuple[str, ...]]:
-    """Return the mounts of the files that commits write to.
+    """Return the mounts for the directories of a repository that a commit writes to, by path.
 
-    Files that name programs stay read-only, even if they do not exist yet.
+    Files that name programs to run stay read-only, even if such a file does not exist yet.
     """
     common, hooks = repository.common, repository.common / "hooks"
     mounts: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
@@ -197,7 +197,7 @@ def _list_state(program: str) -> tuple[str, ...]:
 
 
 def _find_program(program: str, search: str) -> Iterator[Path]:
-    """Yield the paths of a program, and the directory above its `bin`, such as that of a version manager."""
+    """Yield the directories that a program needs: its own, and the directory that contains its `bin`."""
     found_at = shutil.which(program, path=search)
     if found_at is None:
         return
@@ -222,7 +222,7 @@ def _find_bwrap() -> str | None:
 
 
 def _try_sandbox(program: str) -> str | None:
-    """Return the reason why the system cannot make a sandbox, or None. Only success is cached."""
+    """Try to make a sandbox, and return the reason why that fails, or None. Only success is remembered."""
     if program in WORKING:
         return None
     command = (program, *APART, "--", *HEARING, "true")
@@ -239,9 +239,12 @@ def _try_sandbox(program: str) -> str | None:
 def build_sandbox(
     agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]
 ) -> Sandbox | None:
-    """Return the sandbox that `[agents.NAME]` configures, or None; raise BadConfig for invalid settings."""
+    """Return the sandbox of an agent from its settings in `[agents.NAME]`, or None if it has no sandbox.
+
+    Raise BadConfig for invalid settings.
+    """
     if wanted != "bwrap" and (write or read):
-        raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')
+        raise BadConfig(f'agents.{agent}: `sandbox_paths` and `sandbox_read` also need `sandbox = "bwrap"`.')
     if wanted == "none":
         return None
     if isinstance(wanted, list):
@@ -249,6 +252,8 @@ def build_sandbox(
     own = Path(home).resolve()
     for name, paths in (("sandbox_paths", write), ("sandbox_read", read)):
         for path in paths:
-            if _absolute(path) in (own, own / "worktrees", _home()) or own in _absolute(path).parents:
-                raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides {path!r}; name a path inside of it.")
+            if _absolute(path) == _home():
+                raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides {path!r}; name paths inside of it.")
+            if _absolute(path).is_relative_to(own):
+                raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides midwatch's home; remove {path!r}.")
     return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read))

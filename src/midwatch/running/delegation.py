@@ -1,4 +1,4 @@
-"""Delegations: the handoffs of one turn. Each has an idempotency key, so that a later attempt finds it again."""
+"""Delegations: the handoffs of one turn. Each handoff has a key, by which a later attempt finds the handoff again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CANCEL_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Wait:
-    """A wait for a handoff that lasts over several requests of the agent."""
+    """The wait of an agent for a handoff. The agent waits with several HTTP requests, one after another."""
 
     waiting: asyncio.Task[None]
     linger: float
@@ -30,13 +30,13 @@ class _Wait:
     timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Count a request that begins to wait."""
+        """Count a request that begins to wait, and keep the wait alive."""
         self.requests += 1
         if self.timer is not None:
             self.timer.cancel()
 
     def end(self) -> None:
-        """Count a request that has ended; after the last one the wait is cancelled with a delay."""
+        """Count a request that has ended. If no other request waits, cancel the wait after `linger` seconds."""
         self.requests -= 1
         if not self.requests and not self.waiting.done():
             self.timer = asyncio.get_running_loop().call_later(self.linger, self.waiting.cancel)
@@ -46,25 +46,25 @@ class Delegations:
     """The handoffs of one turn."""
 
     def __init__(self, handoffs: Handoffs, task: Task, pause: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """Build the delegations. `pause` gives the turn's slot back while the agent waits for a handoff by requests."""
+        """Build the delegations of a task. `pause` releases the turn's slot while the agent waits for a handoff."""
         self._handoffs = handoffs
         self._task = task
         self._pause = pause
         self._stop_reason: str | None = None
         self._pending: set[asyncio.Task[Handoff]] = set()
-        """Delegations that the agent waits for."""
+        """The running calls of `delegate`."""
         self._waits: dict[str, _Wait] = {}
-        """Handoffs that the agent waits for by requests."""
+        """The waits of the agent with HTTP requests, by the id of the handoff."""
         self._closed = False
         self._leaves_work = False
         self._stopped: set[asyncio.Task[Handoff]] = set()
-        """Delegations that were pending when the turn was stopped."""
+        """The calls of `delegate` that ran when the turn was stopped."""
         self._cancelling: set[asyncio.Task[None]] = set()
         self._names: Counter[str] = Counter()
 
     @property
     def may_leave_handoffs(self) -> bool:
-        """Whether open handoffs without a waiting caller may remain after the turn."""
+        """Whether the turn may leave handoffs that are still open and that nobody waits for."""
         return self._leaves_work or bool(self._pending)
 
     async def find_source(self) -> Handoff | None:
@@ -73,7 +73,7 @@ class Delegations:
         return await self._handoffs.get(task.cause_id) if task.cause == "handoff" and task.cause_id else None
 
     async def delegate(self, to: str | None, work: HandoffTask, wish: Delegation) -> Handoff:
-        """Hand work over and wait for its result. If the turn is stopped, the handoff is cancelled."""
+        """Hand work over to an agent and wait for the result. If the turn is stopped, the handoff is cancelled."""
         options = self._options(to, work, wish)
         pending = asyncio.get_running_loop().create_task(self._handoffs.handoff(options))
         self._pending.add(pending)
@@ -88,7 +88,7 @@ class Delegations:
                     await asyncio.shield(cancelling)
             current = asyncio.current_task()
             if self._stop_reason and not (current is not None and current.cancelling()):
-                raise AgentError("the work was handed over, but the task is being stopped.") from None
+                raise AgentError("the handoff has no result, because the task is being stopped.") from None
             raise
         finally:
             self._pending.discard(pending)
@@ -99,10 +99,11 @@ class Delegations:
         return await self._handoffs.transfer(self._options(to, work, wish))
 
     async def attend(self, handoff: Handoff) -> None:
-        """Return when a handoff of this turn has ended and the turn has its slot again.
+        """Wait until a handoff of this turn has ended and the turn has its slot again.
 
-        The agent waits by repeated requests. The turn holds no slot from the first request until shortly after the last
-        one. If the handoff ends between two requests, the turn may still wait for its slot.
+        The agent waits with repeated HTTP requests, and each request calls this method. The turn has no slot from the
+        first request until shortly after the last request. If the handoff ends between two requests, the second request
+        waits until the turn has its slot again.
         """
         self._leaves_work = self._leaves_work or handoff.open
         wait = self._waits.get(handoff.id)
@@ -127,7 +128,7 @@ class Delegations:
             del self._waits[handoff_id]
 
     async def close(self) -> None:
-        """End all waits of requests, because the turn is over."""
+        """End all waits for handoffs, because the turn has ended."""
         self._closed = True
         if waiting := {wait.waiting for wait in self._waits.values()}:
             for task in waiting:
@@ -135,14 +136,14 @@ class Delegations:
             await asyncio.wait(waiting)
 
     def stop(self, reason: str) -> None:
-        """Stop waiting for delegations, because the turn is being stopped."""
+        """Cancel all running calls of `delegate`, because the turn is being stopped."""
         self._stop_reason = reason
         self._stopped |= self._pending
         for pending in self._pending:
             pending.cancel()
 
     async def wait_until_cancelled(self) -> None:
-        """Wait until all stopped delegations are cancelled, so that the task does not end before the delegated work."""
+        """Wait until the handoffs of a stopped turn are cancelled, so that the task does not end before their work."""
         if not self._pending and not self._cancelling:
             return
         with suppress(TimeoutError):
@@ -164,7 +165,7 @@ class Delegations:
         return f"{digest}.{self._names[digest]}"
 
     async def _cancel(self, pending: asyncio.Task[Handoff], once: str) -> None:
-        """Cancel a delegation without a waiting caller, unless a later attempt will wait for it again."""
+        """End a call of `delegate` and cancel its handoff, unless a later attempt will wait for the handoff again."""
         pending.cancel()
         await asyncio.gather(pending, return_exceptions=True)
         goes_on = self._stop_reason in ("yield", "shutdown") and self._task.on_crash != "fail"

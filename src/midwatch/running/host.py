@@ -1,4 +1,4 @@
-"""The host: the objects of a process that its running tasks use."""
+"""The host: the objects that the running tasks of a process share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ObservedTurn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The objects of a process that its running tasks use."""
+    """The objects that the running tasks of a process share."""
 
     store: Store
     clock: Clock
@@ -44,11 +44,11 @@ class Host:
     waiter: Waiter = field(default_factory=Waiter)
     budgets: Budgets = field(default_factory=Budgets)
     show: Callable[[Event], None] = lambda live: None
-    """Publishes a live event to watchers."""
+    """Shows a live event to the clients that watch."""
     identify: Callable[[int], str] = str
-    """Returns a mark that tells a process group from a later one with the same number."""
+    """Returns the mark of a process group. A later group with the same number has another mark."""
     env: Callable[[], Mapping[str, str]] = dict
     """Returns environment variables for the agent's programs."""
     observe: Callable[[Task], ObservedTurn] | None = None
     approval_seconds: float = 12 * 3600.0
-    """Seconds after which a question expires."""
+    """Seconds after which a question expires, if neither the agent nor a rule sets a time."""

@@ -9,7 +9,7 @@ from midwatch.domain.steering import Mode, Steer
 
 
 class Inbox:
-    """The messages that no step of the turn has taken yet, oldest first."""
+    """The messages that the turn has not used yet, oldest first."""
 
     def __init__(self) -> None:
         self._steers: list[Steer] = []
@@ -17,14 +17,14 @@ class Inbox:
         self._arrived = asyncio.Event()
 
     def list(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return the messages with one of these modes, or all messages."""
+        """Return the messages with one of these modes. Without modes, return all messages."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
     def fill(self, queued: Sequence[Steer]) -> None:
-        """Replace the messages by the queued ones of the store."""
-        known = {steer.id for steer in self._steers}
+        """Replace the messages by `queued`, which was read from the store, without messages that were taken already."""
+        earlier_ids = {steer.id for steer in self._steers}
         self._steers = [steer for steer in queued if steer.id not in self._taken]  # `queued` may be outdated
-        if any(steer.id not in known for steer in self._steers):
+        if any(steer.id not in earlier_ids for steer in self._steers):
             self._arrived.set()
 
     async def wait(self) -> None:
@@ -33,7 +33,7 @@ class Inbox:
         await self._arrived.wait()
 
     def take(self, ids: Sequence[str]) -> None:
-        """Remove messages that are part of a step now."""
+        """Remove the messages with these ids, because the turn uses them now."""
         self._taken.update(ids)
         self._steers = [steer for steer in self._steers if steer.id not in self._taken]
 

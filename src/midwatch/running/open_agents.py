@@ -1,8 +1,9 @@
-"""Open agents: processes of agents that stay open between the turns of a session.
+"""Open agents: conversations whose agent programs keep running between the turns of a session.
 
-While a conversation is open here, the store names this process as its owner, and only this process takes the session's
-tasks. After the conversation was closed, or this process has died, any process may take the next task. That process
-opens the conversation again by its thread id, with a higher epoch.
+While this midwatch process has the conversation of a session open, the store names it as the owner of the session, and
+only this process claims the session's tasks. After the conversation was closed, or this process has died, any process
+may claim the next task. That process opens the conversation again with the same thread id, and the session gets a
+higher epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class OpenAgents:
         most: int = 50,
         show: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Build the registry. Only conversations of `agents` stay open; `show` gets the screens of their terminals."""
+        """Build the list of open conversations. Only conversations with one of `agents` may stay open after a turn.
+
+        A conversation without a turn is closed after `idle_seconds`, or earlier if more than `most` such conversations
+        are open. `show` is called with the screens of their terminals.
+        """
         self._store = store
         self._clock = clock
         self._owner = owner
@@ -65,7 +70,7 @@ class OpenAgents:
         """The agents of the open conversations, by session key."""
         self._idle: dict[str, IdleConversation] = {}
         self._epochs: dict[str, int] = {}
-        """Epochs of the sessions that the store assigns to this process, by session key."""
+        """The epochs of the sessions that belong to this process in the store, by session key."""
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_again = False
@@ -73,11 +78,11 @@ class OpenAgents:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether a session is assigned to this process."""
+        """Whether a session belongs to this process in the store."""
         return bool(self._epochs)
 
     async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
-        """Return the conversation of a session for a turn: the idle one, or a new one."""
+        """Return the conversation of a session for a turn: the open conversation if possible, otherwise a new one."""
         stays = may_last(turn.task)
         await self._wait_until_closed(session.key)
         idle = self._idle.pop(session.key, None)
@@ -92,23 +97,23 @@ class OpenAgents:
         return conversation
 
     def find(self, key: str) -> Conversation | None:
-        """Return the conversation of a session if it is open here, or None."""
+        """Return the conversation of a session if this process has it open, otherwise None."""
         return self._open.get(key)
 
     async def begin(self, agent: Agent, session: Session, turn: ProgramOwner) -> Conversation:
-        """Open the terminal of a conversation before its first prompt.
+        """Open the conversation of a session and start its terminal, before the first prompt.
 
-        Raise Conflict if the conversation is open in another process, or if its agent has no terminal.
+        Raise Conflict if the conversation is open in another process, or if the agent has no terminal.
         """
         await self._wait_until_closed(session.key)
-        if (known := self._open.get(session.key)) is not None:
-            return known
+        if (open_here := self._open.get(session.key)) is not None:
+            return open_here
         if session.live_owner not in (None, self._owner):
-            raise Conflict(f"the conversation of session {session.key} is open in another process; use it there.")
+            raise Conflict(f"the conversation of session {session.key} is open in another process; continue it there.")
         conversation = await self._open_new(agent, session)
         if not has_terminal(conversation):
             await self._end(conversation, session.key)
-            raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind terminal.")
+            raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind `terminal`.")
         await self._hold(conversation, session.key, None)
         try:
             await conversation.start(turn)
@@ -120,7 +125,7 @@ class OpenAgents:
         return conversation
 
     def keep(self, turn: LiveTurn, conversation: Conversation) -> bool:
-        """Keep the conversation open for the next turn, and return True; if it must be closed, return False."""
+        """Keep the conversation of a turn open for the next turn and return True, or return False if it must close."""
         key, agent = turn.session_key, self._agents.get(turn.task.agent)
         if self._stopping or agent is None or not may_last(turn.task) or key not in self._epochs:
             return False
@@ -131,7 +136,7 @@ class OpenAgents:
         return True
 
     async def release(self, key: str) -> None:
-        """Let any process take the next task of a session whose conversation was closed here."""
+        """Let any process claim the next task of a session, because this process has closed its conversation."""
         self._open.pop(key, None)
         self._agent_of.pop(key, None)
         if key in self._epochs:
@@ -139,7 +144,7 @@ class OpenAgents:
             try:
                 await self._store.release_session(key, self._owner)
             except StoreError as problem:
-                log.warning("session %s stays assigned to this process until the process ends: %s", key, problem)
+                log.warning("only this process can run the tasks of session %s until it ends: %s", key, problem)
 
     def close_unregistered(self) -> None:
         """Close the idle conversations of agents that are no longer registered."""
@@ -149,7 +154,7 @@ class OpenAgents:
                 self._close_soon(key)
 
     def close_outdated(self) -> None:
-        """Close the idle conversations of sessions that were closed, restarted or taken over meanwhile."""
+        """Close the idle conversations of sessions that were closed, restarted or taken over by another process."""
         if not self._idle:
             return
         if self._reading is not None:
@@ -159,7 +164,7 @@ class OpenAgents:
         self._reading.add_done_callback(self._end_read)
 
     async def stop(self) -> None:
-        """Close all idle conversations and keep none open from now on."""
+        """Close all idle conversations. From now on no conversation stays open after its turn."""
         self._stopping = True
         for key in list(self._idle):
             self._close_soon(key)
@@ -201,7 +206,7 @@ class OpenAgents:
     def _end_read(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
         if not reading.cancelled() and (problem := reading.exception()) is not None:
-            log.warning("closed sessions could not be read: %s", problem)
+            log.warning("the sessions of this process could not be read from the store: %s", problem)
         elif self._read_again:
             self._read_again = False
             self.close_outdated()
@@ -214,12 +219,12 @@ class OpenAgents:
             self._closing[key].add_done_callback(lambda _: self._closing.pop(key, None))
 
     async def _wait_until_closed(self, key: str) -> None:
-        """Wait until the old conversation of a session is closed, before a new one is opened."""
+        """Wait until the old conversation of a session is closed, if it is being closed now."""
         if (closing := self._closing.get(key)) is not None:
             await asyncio.wait({closing})
 
     async def _close(self, key: str, conversation: Conversation) -> None:
-        """Close a conversation, then let other processes open it."""
+        """Close a conversation, then let other processes claim the tasks of its session."""
         await self._end(conversation, key)
         if key not in self._idle:
             await self.release(key)
@@ -235,8 +240,9 @@ class OpenAgents:
 
 
 def may_last(task: Task) -> bool:
-    """Return whether the conversation of a task may stay open for the next task. That is so for messages of people.
+    """Return whether the conversation of a task may stay open for the next task.
 
-    A task of an automation or a goal starts a process of its own, with its rights in environment variables.
+    This is so for tasks that come from outside, such as messages of people. A task of an automation or a goal needs an
+    agent process of its own, because it has its own rights, and the process gets them in environment variables.
     """
     return has_conversation(task) and task.cause in OUTSIDE

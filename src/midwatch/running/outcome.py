@@ -1,4 +1,4 @@
-"""Outcomes of turns, and the changes that put a task back in the queue."""
+"""The outcomes of turns, and the changes that make a task pending again after a turn."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
 ERROR_SHOWN = 4000
 STUCK = TurnResult(outcome="error", stuck=True)
 LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
-"""Seconds to wait after a provider's limit with an unknown end, by number of interruptions."""
+"""Seconds to wait if a provider's usage limit has no known end: after the first interruption, the second, and so on."""
 LIMIT_GRACE_SECONDS = 1.0
-"""Seconds that are added to the end of a limit, because a provider's clock may differ from ours."""
+"""Seconds that are added to the end of a usage limit, because the provider's clock may differ from ours."""
 LONGEST_LIMIT_SECONDS = 32 * 86400.0
-"""A limit that ends later than this is ignored as a mistake of the provider."""
+"""If the provider says that its usage limit lasts longer than this, the end that it names is ignored as a mistake."""
 SHOWN = 500
 RELEASED: Mapping[str, Any] = {
     "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
     "token_hash": None,
 }  # fmt: skip
-"""The fields of a task that are reset when it goes back to the queue."""
+"""The values that a task gets when it becomes pending again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """The outcome of a turn. `Run.end_attempt` computes the changes of the task from it."""
+    """The outcome of a turn. From this outcome `Run.end_attempt` computes the changes of the task."""
 
     outcome: Outcome
     text: str | None = None
@@ -59,19 +59,19 @@ class TurnOutcome:
     result: TurnResult | None = None
     transient: bool = False
     limit: UsageLimit | None = None
-    """The provider's limit that ended the turn."""
+    """The usage limit of the provider that ended the turn, or None."""
     day_spent: DaySpent | None = None
-    """The day budget that was spent, so that the turn did not begin."""
+    """The day budget that was spent before the turn, so that the turn did not begin; or None."""
 
     @property
     def successor(self) -> str | None:
-        """The id of the task that continues the work, if the agent transferred it."""
+        """The id of the task that continues the work, if the agent transferred the work; otherwise None."""
         transfer = self.result.transfer if self.result else None
         return transfer.task.id if transfer is not None and self.outcome == "transferred" else None
 
 
 async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
-    """Run the agent's turn. SystemExit and similar exceptions end only the turn, not the process."""
+    """Run a turn of the agent. If the agent raises SystemExit or a similar exception, only the turn ends."""
     try:
         result = await conversation.turn(turn)
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -79,14 +79,14 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
     except BaseException as problem:
         raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(result, TurnResult):
-        raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
+        raise AgentError(f"the agent returned a {type(result).__name__}; `turn` must return a `TurnResult`.")
     if result.outcome not in STATUS_OF or not isinstance(result.text, str):
-        raise AgentError(f"the agent returned an unknown outcome {result.outcome!r}, or a text that is not a string.")
+        raise AgentError(f"the agent returned an unknown outcome ({result.outcome!r}), or its text is not a string.")
     return result
 
 
 async def open_conversation(agent: Agent, session: Session) -> Conversation:
-    """Open a conversation. SystemExit and similar exceptions fail only the task, not the process."""
+    """Open a conversation. If the agent raises SystemExit or a similar exception, only the task fails."""
     try:
         return await agent.open(session)
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -119,14 +119,17 @@ def read_error(problem: Exception, task: Task) -> TurnOutcome:
 
 
 def sanitize(text: str) -> str:
-    """Return the text with half characters and NULs replaced, so that it can be stored."""
+    """Return the text with NUL characters and invalid surrogates replaced, so that the text can be stored."""
     if text.isascii() and "\0" not in text:
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 async def check_transfer(outcome: TurnOutcome, get: Callable[[str], Awaitable[Handoff]]) -> TurnOutcome:
-    """Return the outcome, or an error if its transfer was cancelled or changed meanwhile."""
+    """Return `outcome`, or an error outcome if the agent transferred the work and the handoff has changed since then.
+
+    `get` reads a handoff by its id.
+    """
     transfer = outcome.result.transfer if outcome.result else None
     if outcome.result is None or transfer is None:
         return outcome
@@ -138,7 +141,7 @@ async def check_transfer(outcome: TurnOutcome, get: Callable[[str], Awaitable[Ha
 
 
 def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
-    """Return the `status` of the turn's end event."""
+    """Return the `status` for the event `turn_end`, from the reason of a stop and the outcome."""
     if reason == "timeout":
         return "timeout"
     if outcome.outcome in ("ok", "silent", "transferred") and reason != "cancel":
@@ -149,7 +152,7 @@ def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
 
 
 def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, **fields: Any) -> TaskStep:
-    """Return the changes that put the task back in the queue for another attempt."""
+    """Return the step that makes the task pending again, for another attempt. `fields` are further fields to change."""
     reason = event_payload.reason
     waits = isinstance(event_payload, TaskWaiting)
     fault = report_fault(task, reason or "it failed", "warning", now) if waits else ()
@@ -162,16 +165,16 @@ def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, 
 
 
 def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | None = None) -> TaskStep:
-    """Return the changes that let the task wait until the provider's limit ends, with a notice to its route."""
+    """Return the step that lets the task wait until the usage limit of its provider ends, with a notice."""
     due = find_limit_end(task, limit, now)
     waiting = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
-    text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} continues at {iso(due)}."
+    text = f"{task.agent} has reached a usage limit: {cut(str(limit), SHOWN)}\n{task.id} continues at {iso(due)}."
     fields = {"wait": "limit", "due_at": due, "interruptions": task.interruptions + 1, "usage": usage}
     return _notify(requeue(task, waiting, now, **fields), text, now)
 
 
 def postpone(task: Task, day: DaySpent, now: int) -> TaskStep:
-    """Return the changes that let a task wait for the next day, as the day budget is spent, with a notice."""
+    """Return the step that lets the task wait for the next day, because the day budget is spent, with a notice."""
     waiting = TaskWaiting(wait="limit", until=iso(day.until), reason=day.over.words)
     words = day.over.words[0].upper() + day.over.words[1:]
     text = f"{words}.\n{task.id} begins at {iso(day.until)}."
@@ -183,7 +186,7 @@ def _notify(step: TaskStep, text: str, now: int) -> TaskStep:
 
 
 def find_limit_end(task: Task, limit: UsageLimit, now: int) -> int:
-    """Return the time when a task may continue after a limit."""
+    """Return the time when a task may continue after it reached a usage limit of its provider."""
     longest = now + int(LONGEST_LIMIT_SECONDS * SECOND)
     if limit.resets_at is not None and limit.resets_at <= longest:
         return max(limit.resets_at, now) + int(LIMIT_GRACE_SECONDS * SECOND)
@@ -191,7 +194,10 @@ def find_limit_end(task: Task, limit: UsageLimit, now: int) -> int:
 
 
 def add_usage(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the summed usage of all attempts of a task. Numbers are added; other values are those of the last one."""
+    """Return the usage of all attempts of a task: the usage `before` this attempt and that of this attempt, `now`.
+
+    Numbers are added. Of all other values, those of this attempt are used.
+    """
     if not before or not now:
         return dict(before or now or {}) or None
     figures = {k: before.get(k, 0) + v for k, v in now.items() if isinstance(v, int | float)}

@@ -1,6 +1,6 @@
 """A run: one task that runs in this process, with its slot, its working time and its interruption.
 
-A run keeps only handles and no status of the task. The status is always read from the store.
+A run has the objects that the running task needs. It does not have the task's status, which is only in the store.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ log = logging.getLogger("midwatch.worker")
 ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
 WRITE_WAIT_SECONDS = 0.02
-"""A wait that is shorter than this is not written to the store."""
+"""If the turn waits for a handoff shorter than this, the wait is not written to the store."""
 SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 ESCALATION: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
     True: (("terminate", 0.5), ("kill", 0.3)),  # after a timeout or a lost lease, without a graceful end
 }
-"""The modes of interruption in order, each with the seconds to wait for the end of the turn."""
+"""The modes in which an agent is interrupted, one after another, each with the seconds to wait for the turn's end."""
 
 
 class Run:
@@ -48,25 +48,25 @@ class Run:
         self.task = claim.task
         self.fence = Fence(claim.task.id, claim.task.attempt)
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the turn has ended or was abandoned."""
+        """Done when the turn has ended, or when midwatch stops waiting for an agent that cannot be stopped."""
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
         self.inbox = Inbox()
         self.delegations = Delegations(host.handoffs, claim.task, self.wait_for_handoff)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Worktree] | None = None
-        """Prepares the task's worktree."""
+        """The asyncio task that prepares the task's worktree."""
         self.body: asyncio.Task[TurnResult] | None = None
-        """The agent's turn."""
+        """The asyncio task in which the agent works on the turn."""
         self.reason: Reason | None = None
-        """Why the turn is being stopped."""
+        """Why the turn is being stopped, or None."""
         self.deadline: float | None = None
         self.over: Over | None = None
-        """The budget that is spent."""
+        """The budget that is spent, or None."""
         self.usage: dict[str, Any] | None = None
         """The usage of the task, set after the turn."""
         self.goal_id: str | None = None
-        """The id of the goal that the task works on, itself or as a delegate."""
+        """The id of the goal that the task is a step of, or that a step handed over to the task; or None."""
         self._host = host
         self._has_slot = True
         self._released = False
@@ -74,10 +74,10 @@ class Run:
         """The number of questions and handoffs that the turn waits for now."""
         self._pausing = asyncio.Lock()
         self._question: str | None = None
-        """The id of the open question."""
+        """The id of the question that the turn waits for, or None."""
         self._writing_wait: asyncio.Task[None] | None = None
         self._wait_written = False
-        """Whether the wait for another agent is written to the store."""
+        """Whether the store says that the turn waits for a handoff."""
         self._timer: Timer | None = None
         self._remaining: float | None = None
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
@@ -95,23 +95,23 @@ class Run:
         return self.reason is not None or self.ended.done()
 
     def end(self, _: object = None) -> None:
-        """Mark the turn as ended."""
+        """Mark the turn as ended. The argument is ignored, so that the method can be a callback."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     async def wait_for_end(self, seconds: float | None = None) -> bool:
-        """Wait until the turn is over, at most some seconds, and return whether it is over."""
+        """Wait until the turn has ended, but at most `seconds`, and return whether it has ended."""
         await asyncio.wait({self.ended}, timeout=seconds)
         return self.ended.done()
 
     def stop_timers(self) -> None:
-        """Stop the timeout and the interruption of a turn that has ended."""
+        """Stop the timers of a turn that has ended: its timeout, its interruption and the write of its wait."""
         for handle in (self._timer, self._escalation, self._writing_wait):
             if handle is not None:
                 handle.cancel()
 
     def release_slot(self) -> None:
-        """Release the slot for good."""
+        """Release the slot at the end of the run; the run takes no slot again."""
         if self._released:
             return
         self._released = True
@@ -123,7 +123,7 @@ class Run:
             self.slot_released.set_result(None)
 
     async def close_conversation(self) -> bool:
-        """Close the conversation; return False if that takes too long."""
+        """Close the conversation, and return True; return False if it is not closed after CLOSE_SECONDS."""
         task = asyncio.current_task()
         assert task is not None and self.conversation is not None
         timer = self._host.clock.call_later(CLOSE_SECONDS, task.cancel)
@@ -139,7 +139,10 @@ class Run:
     # -- interruption --------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: Reason) -> None:
-        """Stop the turn. The first reason counts, but "cancel" replaces one after which the task would continue."""
+        """Stop the turn. If it is being stopped already, the first reason stays.
+
+        Only "cancel" replaces the reasons "yield" and "shutdown", after which the task would continue later.
+        """
         if self._released or not (self.reason is None or (reason == "cancel" and self.reason in ("yield", "shutdown"))):
             return
         first, self.reason = self.reason is None, reason
@@ -162,7 +165,7 @@ class Run:
             over = await self.wait_for_end(patience)
             interrupting.cancel()  # do not wait for an interrupt that hangs
             if problem := (await asyncio.gather(interrupting, return_exceptions=True))[0]:
-                log.warning("agent %s could not be interrupted (%s): %r", self.task.agent, mode, problem)
+                log.warning("agent %s could not be interrupted in mode %s: %r", self.task.agent, mode, problem)
             if over:
                 return
         self.body.cancel()
@@ -172,15 +175,18 @@ class Run:
     # -- working time --------------------------------------------------------------------------------------------
 
     def working_seconds(self) -> float:
-        """Return the working time of the turn, without the time it has waited."""
+        """Return the working time of the turn in seconds, without the time in which the turn waited."""
         since = self._works_since
         return self._earlier_seconds + (self._host.clock.monotonic() - since if since is not None else 0.0)
 
     def limit_time(self, spend_budget: Callable[[], None]) -> None:
-        """Limit the working time by the timeout or the rest of the budget; call `spend_budget` if that ends first."""
-        limit, left = self.task.timeout_seconds, self.meter.remaining_seconds()
-        if left is not None and (limit is None or left < limit):
-            self._time_up, limit = ("budget", spend_budget), left
+        """Limit the working time by the task's timeout or the rest of its budget, whichever is shorter.
+
+        If the budget is the shorter limit, `spend_budget` is called when it is spent.
+        """
+        limit, remaining = self.task.timeout_seconds, self.meter.remaining_seconds()
+        if remaining is not None and (limit is None or remaining < limit):
+            self._time_up, limit = ("budget", spend_budget), remaining
         if limit is not None:
             self._arm(limit)
 
@@ -198,7 +204,7 @@ class Run:
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
-        """Release the slot and stop the working time while the turn waits."""
+        """Release the slot and stop the clock of the working time, while the turn waits in the `async with` block."""
         async with self._pausing:
             if not self._waits:
                 self._pause()
@@ -232,7 +238,7 @@ class Run:
 
     @asynccontextmanager
     async def wait_for_handoff(self) -> AsyncIterator[None]:
-        """Pause while the turn waits for a handoff, and write the wait to the store."""
+        """Call `pause` while the turn waits for a handoff, and write to the store that the turn waits."""
         async with self.pause():
             writing = asyncio.get_running_loop().create_task(self._write_wait("handoff"))
             try:
@@ -254,7 +260,10 @@ class Run:
                 self.interrupt("lost")
 
     async def wait_for_answer(self, approval: Approval) -> Approval:
-        """Return the question when it is answered or expired, or still pending when the task is being stopped."""
+        """Wait until a question is answered or has expired, and return it.
+
+        If the task is being stopped, return the question with the status "pending".
+        """
         read, self._question = lambda: self._host.approvals.get(approval.id), approval.id
         try:
             return await self._host.waiter.wait(
@@ -266,7 +275,7 @@ class Run:
     # -- the step that ends the attempt --------------------------------------------------------------------------
 
     def end_attempt(self, outcome: TurnOutcome) -> TaskStep:
-        """Return the step of the task after the turn: the task ends, or goes back to the queue."""
+        """Return the step of the task after the turn: the task ends, or becomes pending again."""
         task, now = self.task, self._host.clock.now()
         reported = outcome.result.usage.data() if outcome.result else None
         usage = self.usage = add_usage(task.usage, self.meter.usage(reported))

@@ -12,12 +12,12 @@ class RunningTasks(dict[str, Run]):
     """The runs of this process, by task id. Implements `midwatch.domain.handoff.RunningTasks`."""
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
-        """Release the slot of a task while it waits for its handoff; do nothing if the task does not run here."""
+        """Release the slot of a task while the task waits for a handoff; do nothing if the task runs elsewhere."""
         run = self.get(task_id)
         return nullcontext() if run is None else run.wait_for_handoff()
 
     async def attend(self, task_id: str, handoff: Handoff) -> None:
-        """Wait for a handoff on behalf of a task's agent; return at once if the task does not run here."""
+        """Wait until a handoff of a task has ended; return at once if the task does not run in this process."""
         run = self.get(task_id)
         if run is not None:
             await run.delegations.attend(handoff)

@@ -1,10 +1,10 @@
 """Slots: how many turns may run at once in this process, in total and per agent, and how actors share them.
 
-Free slots are assigned in the order of the claims. But one slot is reserved for each actor that waits and has none,
-both in the process and for each agent. If there are too few slots, the actor whose last turn started first has
-precedence. A slot is reserved only for an actor that can use it now, so no slot stays empty: a single actor may use all
-slots, and one task never waits behind five hundred tasks of another actor. Goals, which could use every slot for days,
-leave the last slot to other work.
+Free slots are assigned in the order of the claims. But one slot is reserved for each actor who waits and has no slot,
+both in the process and for each agent. If there are too few slots for all such actors, the actor whose last turn began
+longest ago comes first. A slot is reserved only for an actor who can use it now, so no slot stays empty: a single actor
+may use all slots, and one task never waits behind five hundred tasks of another actor. Goals could use every slot for
+days, so they leave the last slot to other work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from midwatch.base.errors import LimitReached
 from midwatch.domain.claiming import Shares, count_slots
 
 REMEMBERED = 1000
-"""How many pairs of agent and actor keep their last start in memory."""
+"""For how many pairs of agent and actor the order of their last starts is kept in memory."""
 
 
 class WaitingTurn(NamedTuple):
@@ -30,7 +30,7 @@ class WaitingTurn(NamedTuple):
 
 
 class Slots:
-    """The counter of slots. A turn that waits for a person releases its slot and takes one again later."""
+    """The slots of a process. A turn that waits for a person or a handoff has no slot, and takes a slot again later."""
 
     def __init__(
         self, total: int, per_agent: Mapping[str, int], per_actor: int | None = None, max_paused: int = 1000
@@ -51,24 +51,27 @@ class Slots:
         self._max_paused = max_paused
 
     def free(self) -> int:
-        """Return the number of slots for new tasks."""
+        """Return the number of free slots in the process."""
         return max(0, self.total - self._in_use)
 
     def free_by_agent(self) -> dict[str, int]:
-        """Return the number of slots for new tasks of each agent."""
+        """Return the number of free slots of each agent."""
         return {agent: self._room(agent) for agent in self._per_agent if agent in self._offered}
 
     def offer(self, per_agent: Mapping[str, int]) -> None:
-        """Set the agents whose tasks get slots from now on. Paused turns of other agents may still take a slot."""
+        """Set the agents whose tasks get slots from now on, with the number of slots of each agent.
+
+        Turns of other agents that wait for a person or a handoff may still take a slot again.
+        """
         self._offered = frozenset(per_agent)
         self._per_agent |= per_agent
 
     def shares(self, asked: int) -> Shares:
-        """Return the current use of slots, for a claim of `asked` tasks."""
+        """Return which actors use the slots now, for a claim of `asked` tasks."""
         return Shares(dict(self._held), dict(self._started), self.free() - asked, self._per_actor)
 
     def take(self, agent: str, actor: str = "") -> None:
-        """Take a slot."""
+        """Take a slot for a turn of this agent and actor, even if none is free."""
         pair = (agent, actor)
         self._in_use += 1
         self._used[agent] += 1
@@ -80,7 +83,7 @@ class Slots:
             del self._started[next(iter(self._started))]
 
     def give(self, agent: str, actor: str = "") -> None:
-        """Release a slot, and give it to a turn that waits for one."""
+        """Release the slot of a turn, and give it to a paused turn that waits for a slot."""
         pair = (agent, actor)
         self._in_use -= 1
         self._used[agent] -= 1
@@ -95,14 +98,14 @@ class Slots:
         self.freed.set()
 
     def pause(self, agent: str, actor: str = "") -> None:
-        """Release a slot while its turn waits; raise LimitReached if too many turns wait already."""
+        """Release the slot of a turn that begins to wait; raise LimitReached if too many turns wait already."""
         if self._paused >= self._max_paused:
-            raise LimitReached(f"{self._max_paused} tasks wait for answers already; answer some first.")
+            raise LimitReached(f"{self._max_paused} tasks wait for people or handoffs already; answer questions first.")
         self._paused += 1
         self.give(agent, actor)
 
     async def resume(self, agent: str, actor: str = "", *, at_once: bool = False) -> None:
-        """Take a slot for a turn that continues: with `at_once` even if none is free, otherwise when one is free."""
+        """Take a slot for a paused turn that continues. Wait until a slot is free, except if `at_once` is True."""
         if at_once:
             self.take(agent, actor)
         else:
@@ -110,11 +113,11 @@ class Slots:
         self._paused -= 1
 
     def end_paused(self) -> None:
-        """Uncount a paused turn that has ended."""
+        """Subtract a turn that has ended while it was paused from the number of paused turns."""
         self._paused -= 1
 
     async def take_back(self, agent: str, actor: str = "") -> None:
-        """Wait for a slot and take it, with precedence over new tasks."""
+        """Wait until a slot is free and take it. Turns that wait here get slots before new tasks do."""
         if self._fits(agent, actor):
             self.take(agent, actor)
             return

@@ -1,4 +1,4 @@
-"""The turn that an agent gets: events, progress and questions, all written under the attempt's fence.
+"""The turn that an agent gets. Its events, progress and questions are written with the fence of the attempt.
 
 Events are written in order and in batches while the agent works. The last events are written with the end of the task.
 """
@@ -49,9 +49,9 @@ from midwatch.services.rule_decision import narrow
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
-"""Seconds before a failed write of events is repeated."""
+"""Seconds between a write of events that failed and the next try."""
 STOPPED_SECONDS = 0.2
-"""Seconds to wait for an agent that continues although its budget is spent."""
+"""Seconds for which a call of `emit` waits for the end of the turn, if the agent works although its budget is spent."""
 CUT_OFF = "cut off when the turn ended"
 
 
@@ -90,9 +90,9 @@ class LiveTurn:
         self._messages: list[Message] = []
         self._sessions: list[Session] = []
         self._held: list[Event] = []
-        """Live events that are shown as soon as all earlier events are stored."""
+        """Live events that wait until all earlier events are stored; then they are shown."""
         self._open: dict[str, Event] = {}
-        """Start events of model and tool calls that have not ended, by call."""
+        """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
         """The number of model calls that the agent has reported."""
         self._started = host.clock.monotonic()
@@ -194,7 +194,11 @@ class LiveTurn:
         await self._write(Changes(fence=self.fence, updates=self._mark_received((steer.id,)), events=(record,)))
 
     async def _give_back(self, steer: Steer, taking: asyncio.Task[None], before: asyncio.Task[None] | None) -> None:
-        """Put a message back whose receiver was cancelled. It is received again later, or becomes a task."""
+        """Put a message back that the agent did not get, because its call was cancelled.
+
+        The agent gets the message later in this turn, or the message becomes a task. First wait for the write `taking`
+        of this message and for the message `before`, so that the messages keep their order.
+        """
         if before is not None:
             await before
         with suppress(MidwatchError):
@@ -238,9 +242,9 @@ class LiveTurn:
         if decided is not None:
             await self._write(decided[1])
             return answer_of(decided[0], asked)
-        said = min((one for one in (expires, ruling.expires) if one), default=host.approval_seconds)
+        expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time
-            return await self._ask_people(asked, said, ruling.until, always)
+            return await self._ask_people(asked, expiry, ruling.until, always)
 
     async def _ask_people(
         self, question: Question, expires: float, until: int | None, always: Pattern | None
@@ -279,16 +283,16 @@ class LiveTurn:
         transfer = await self._run.delegations.transfer(to, work, wish)
         if self.deadline is None:
             return transfer
-        left = max(1.0, self.deadline - self._host.clock.monotonic())
-        return replace(transfer, task=transfer.task._replace(timeout_seconds=left))
+        remaining = max(1.0, self.deadline - self._host.clock.monotonic())
+        return replace(transfer, task=transfer.task._replace(timeout_seconds=remaining))
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
         return self._host.handoffs.receivers(names)
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
-            kept = touch_session(self.task, self._host.clock.now(), thread_id)
-            await self._write(Changes(fence=self.fence, sessions=(kept,)))
+            session = touch_session(self.task, self._host.clock.now(), thread_id)
+            await self._write(Changes(fence=self.fence, sessions=(session,)))
             self.thread_id = thread_id
 
     async def own_group(self, pgid: int) -> None:
@@ -296,12 +300,12 @@ class LiveTurn:
         try:
             await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
         except StoreUnavailable as problem:  # the program has not started yet, so the task can be retried
-            raise TransientError(f"the program was not started: {problem}") from problem
+            raise TransientError(f"the agent's program was not started, because of the store: {problem}") from problem
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
     def context(self) -> Context | None:
-        """Return the context in which the turn runs, so that work it submits belongs to its trace."""
+        """Return the Python context in which the turn runs, so that tasks that the turn submits belong to its trace."""
         if self._trace is None:
             return None
         context = copy_context()
@@ -321,7 +325,7 @@ class LiveTurn:
         self.workdir = workdir
 
     def begin(self, thread_id: str | None) -> None:
-        """Record the start of the turn and, in a conversation, the prompt."""
+        """Record the start of the turn and, if the task has a conversation, the prompt as a message."""
         self.began, self.thread_id = True, thread_id
         now = self._host.clock.now()
         task = self.task
@@ -341,7 +345,7 @@ class LiveTurn:
         self._events.append(record)
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
-        """End all open calls, and return all events and messages that are not written yet."""
+        """Record the end of the open calls and of the turn. Return all changes that are not written yet."""
         if not self.began:
             return Changes()
         await self._run.delegations.wait_until_cancelled()
@@ -367,9 +371,12 @@ class LiveTurn:
         return tuple(Update("steer", steer_id, fields, {"status": "queued"}) for steer_id in ids)
 
     def _check(self, payload: Payload) -> Payload:
-        """Return the payload with a message id of this attempt; raise AgentError for kinds that agents may not emit."""
+        """Return the payload. The id of a message gets the prefix of this attempt.
+
+        Raise AgentError if agents may not emit events of this kind.
+        """
         if not payload.agents:
-            raise AgentError(f"an agent cannot emit {payload.kind}; only midwatch itself emits it.")
+            raise AgentError(f"an agent cannot emit events of kind {payload.kind}; only midwatch itself emits them.")
         if isinstance(payload, MessageUpdate):
             return MessageUpdate(message_id=self._message_id(payload), role="agent", message=payload.message)
         if isinstance(payload, MessageDelta):
@@ -377,9 +384,9 @@ class LiveTurn:
         return payload
 
     def _message_id(self, payload: MessageUpdate | MessageDelta) -> str:
-        """Return the message id with the attempt's prefix, so that each attempt has ids of its own."""
-        prefix, given = f"{self.task_id}.{self.attempt}", payload.message_id
-        return given if f"{given}.".startswith(f"{prefix}.") else f"{prefix}.{given}"
+        """Return the message id with the prefix of this attempt, so that two attempts never use the same id."""
+        prefix, message_id = f"{self.task_id}.{self.attempt}", payload.message_id
+        return message_id if f"{message_id}.".startswith(f"{prefix}.") else f"{prefix}.{message_id}"
 
     def _message(self, update: MessageUpdate, now: int) -> Message:
         """Return the record of a message that the agent sends during its turn."""
@@ -389,7 +396,10 @@ class LiveTurn:
         )  # fmt: skip
 
     def _note_call(self, payload: Payload, record: Event) -> bool:
-        """Keep track of open model and tool calls. Return True for the first event of a call."""
+        """Add or remove an open call, if the event begins or ends a model call or a tool call.
+
+        Return True for the first event of a call. That is the end event, if the agent did not report the start.
+        """
         if isinstance(payload, ToolExecStart | LlmRequest):
             self._open[call_of(record)] = record
             return True
@@ -401,7 +411,7 @@ class LiveTurn:
     # -- budget --------------------------------------------------------------------------------------------------
 
     def _add_cost(self, response: LlmResponse) -> LlmResponse:
-        """Add the cost of a model call, if the agent did not report it and the price is known."""
+        """Return the response with the cost of the model call, if the agent reported no cost and the price is known."""
         usage, budgets, model = response.usage, self._host.budgets, response.model or ""
         if not isinstance(usage, Mapping) or not Spending.of(usage).tokens or usage.get("cost_usd") is not None:
             return response
@@ -410,12 +420,12 @@ class LiveTurn:
             return replace(response, usage={**usage, "cost_usd": cost})
         if budgets.counts_money(self.task.agent, self._run.meter) and model not in self._unpriced:
             self._unpriced.add(model)
-            why = f"the price of {model or 'its model'} is not known, so no money budget can stop it; set [prices]."
+            why = f"the price of {model or 'the model'} is unknown, so no budget in dollars applies; set [prices]."
             self._report(LoopError(stage="budget", message=why))
         return response
 
     async def _count(self, payload: Payload, begins: bool) -> None:
-        """Add the usage of a call. Interrupt the turn if a call begins although the budget is spent."""
+        """Add the usage that an event reports. Interrupt the turn if a call begins although the budget is spent."""
         if isinstance(payload, LlmResponse):
             self._run.meter.count_answer(payload.usage, payload.model, payload.finish_reason)
         elif isinstance(payload, ToolExecEnd):
@@ -427,7 +437,7 @@ class LiveTurn:
             await self._run.wait_for_end(STOPPED_SECONDS)
 
     def _find_over(self, known: Over | None = None) -> Over | None:
-        """Return the budget that is spent, or None; report it the first time."""
+        """Return the budget that is spent, or None. The first time, also record the event that it is spent."""
         if self._run.over is not None or self._ended:
             return self._run.over
         if over := known or self._host.budgets.find_over(self.task.agent, self._run.meter):
@@ -436,13 +446,13 @@ class LiveTurn:
         return self._run.over
 
     def _report(self, payload: Payload) -> None:
-        """Add an event of midwatch itself to those of the agent."""
+        """Add an event of midwatch itself to the events of the turn."""
         self._add(event(payload, self._host.clock.now(), **self._meta))
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Begin to write the events that are not written yet."""
+        """Begin to write all events that are not written yet, in the background."""
         if self._flushing is None and not self._ended and not self._lost and (self._events or self._messages):
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
@@ -476,7 +486,7 @@ class LiveTurn:
             self._host.show(live)
 
     async def _write(self, changes: Changes) -> None:
-        """Write changes after all events that were emitted before."""
+        """Write changes to the store, after all events that were emitted before."""
         self.flush_soon()
         while self._flushing is not None:  # another write may have begun meanwhile
             await asyncio.shield(self._flushing)

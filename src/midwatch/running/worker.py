@@ -1,7 +1,8 @@
-"""The worker: runs one claimed task to its end. The same code under every engine.
+"""The worker: runs claimed tasks until they end. It works in the same way with every engine.
 
-The worker keeps only handles of the tasks that run here; their status is in the store. When a stop request is written
-to the store, the worker interrupts the agent in ever stronger modes. The task ends when its agent has ended.
+The worker has a `Run` for each task that runs in this process. The status of the tasks is only in the store. When a
+stop request is written to the store, the worker interrupts the agent in ever stronger modes. The task ends when its
+agent has ended.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Worker:
     # -- called by the engine and the crew -----------------------------------------------------------------------
 
     def start(self, claim: Claim) -> asyncio.Future[None]:
-        """Take a slot and start a claimed task; return a future that is done when the slot is released."""
+        """Take a slot and start a claimed task. Return a future that is done when the task first releases its slot."""
         self.slots.take(claim.task.agent, claim.task.actor)
         run = self.running[claim.task.id] = Run(self._host, claim)
         has_steers, self._steer_unseen = self._steer_unseen, False
@@ -95,7 +96,7 @@ class Worker:
         return run.slot_released
 
     def wake(self, topics: frozenset[str]) -> None:
-        """Read stop requests, restarted sessions and messages, if a commit has such a topic."""
+        """Read what a commit has changed: with the topic "stop" stop requests, "session" sessions, "steer" messages."""
         if "stop" in topics:
             self._stop_unseen = True
             if self.running:
@@ -108,7 +109,7 @@ class Worker:
                 self._spawn(self._look_for_steers())
 
     async def stop(self, grace: float) -> None:
-        """Stop the worker: turns have `grace` seconds to end by themselves, then they are interrupted."""
+        """Stop the worker. Turns have `grace` seconds to end without an interruption; then they are interrupted."""
         self._stopping = True
         if self.running and grace > 0:
             with suppress(TimeoutError):
@@ -146,8 +147,8 @@ class Worker:
                 run.release_slot()
 
     async def _fail(self, run: Run, problem: Exception) -> None:
-        """Fail a task after an error at its end, so that it does not stay running for ever."""
-        error = sanitize(f"its end could not be written: {type(problem).__name__}: {problem}")
+        """Mark a task as failed if its end could not be written, so that the task does not stay running for ever."""
+        error = sanitize(f"the end of the task could not be written: {type(problem).__name__}: {problem}")
         with suppress(Exception):
             task = await self._store.get_task(run.task.id)
             if task is not None and task.status == "running" and task.attempt == run.task.attempt:
@@ -185,13 +186,13 @@ class Worker:
             return read_error(problem, task)
 
     async def _enter_worktree(self, run: Run, turn: LiveTurn, session: Session, agent: Agent) -> Session:
-        """Prepare the task's worktree and set it as the directory of the turn."""
+        """Prepare the task's worktree, and return the session with the worktree as its working directory."""
         directory = run.task.workdir or session.workdir or agent.terms.workdir
         run.worktree = asyncio.get_running_loop().create_task(self._worktrees.prepare(run.task, directory))
         try:
             worktree = await run.worktree
         except asyncio.CancelledError:
-            raise AgentError("the task was stopped while its worktree was being created.") from None
+            raise AgentError("the task was stopped before its worktree was ready.") from None
         run.task = run.task._replace(worktree=worktree.note_of_task())
         turn.work_in(worktree.workdir)
         return replace(session, workdir=worktree.workdir)
@@ -218,7 +219,10 @@ class Worker:
         return read_result(result, run.task)
 
     async def _session(self, task: Task) -> Session:
-        """Return the session of the task. A private session of a task is stored only when it has a thread."""
+        """Return the session of the task from the store, or a new session.
+
+        A task without a conversation has a session of its own, which is stored only if the agent returns a thread id.
+        """
         if has_conversation(task) or task.retry_of or task.attempt > 1:
             session = await self._store.get_session(task.session_key)
             if session is not None and session.agent == task.agent:
@@ -226,7 +230,7 @@ class Worker:
         return Session(key=task.session_key, agent=task.agent, gate_key=task.gate_key, workdir=task.workdir)
 
     def _flush_later(self, turn: LiveTurn) -> None:
-        """Write the start of a turn with a delay, so that a short turn needs only one write."""
+        """Write the start of a turn after a short delay, so that a short turn is written only once, at its end."""
         if not self._unflushed:
             self._clock.call_later(FIRST_FLUSH_SECONDS, self._flush_starts)
         self._unflushed.append(turn)
@@ -241,7 +245,7 @@ class Worker:
     async def _close(self, run: Run, turn: LiveTurn, outcome: TurnOutcome) -> bool:
         """Close the conversation, unless it stays open for the next turn.
 
-        Return True if the agent cannot be stopped. It then keeps its slot until it ends.
+        Return True if the agent cannot be stopped. Then the run keeps its slot until the agent ends.
         """
         if run.conversation is None:
             return False
@@ -261,7 +265,7 @@ class Worker:
             except Exception:
                 log.exception("agent %s did not close cleanly", run.task.agent)
                 return True
-        log.warning("the agent of task %s cannot be stopped; its slot stays taken until it ends", run.task.id)
+        log.warning("the agent of task %s cannot be stopped; its slot is not free until the agent ends", run.task.id)
         self._stuck.add(asyncio.get_running_loop().create_task(self._wait_for_stuck(run)))
         return False
 
@@ -277,7 +281,10 @@ class Worker:
     # -- the end of an attempt -----------------------------------------------------------------------------------
 
     async def _end_attempt(self, run: Run, turn: LiveTurn, outcome: TurnOutcome) -> None:
-        """Write the end of the attempt and retry until it is stored. A cancel that arrives meanwhile is respected."""
+        """Write the end of the attempt to the store, and try again until the store accepts it.
+
+        If the task is cancelled meanwhile, it ends as cancelled.
+        """
         if run.reason == "lost":
             await self._report_late(run, outcome)
             return
@@ -314,27 +321,27 @@ class Worker:
     async def _collect(
         self, run: Run, turn: LiveTurn, outcome: TurnOutcome, step: TaskStep, unwritten: Changes
     ) -> Changes:
-        """Return all changes that are written with the end of an attempt."""
+        """Return all changes to write at the end of an attempt, in one transaction."""
         sessions: tuple[Session, ...] = ()
         task, now = run.task, self._clock.now()
         thread_id = outcome.result.thread_id if outcome.result else None
         if has_conversation(task) or thread_id:
             sessions = (touch_session(task, now, thread_id),)
         asked = run.fence if turn.asked else None
-        ended = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
+        changes = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
         if outcome.result is not None and outcome.result.transfer is not None:
-            ended = ended.plus(finish_transfer(outcome.result.transfer, step.task, now))
+            changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
         fence = run.fence if turn.began else None
         return replace(
-            ended,
+            changes,
             fence=fence,
-            events=unwritten.events + ended.events,
-            messages=unwritten.messages + ended.messages,
-            sessions=unwritten.sessions + sessions + ended.sessions,
+            events=unwritten.events + changes.events,
+            messages=unwritten.messages + changes.messages,
+            sessions=unwritten.sessions + sessions + changes.sessions,
         )
 
     async def _report_late(self, run: Run, outcome: TurnOutcome) -> None:
-        """Record that a result came too late, because another process owns the task now."""
+        """Record that the result of an attempt came too late, because another process owns the task now."""
         with suppress(MidwatchError):
             task = await self._store.get_task(run.task.id)
             if task is not None and not task.open and task.attempt == run.task.attempt and not run.reason:

@@ -1,4 +1,4 @@
-"""The runtime: a desk with its worker, engine and loops; also the server, the loopback port and backups.
+"""The runtime, which is a desk with worker, engine and loops; the server, the loopback port and backups.
 
 Imports every room below.
 Not here: rules of the product, commands.

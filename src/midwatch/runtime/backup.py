@@ -1,4 +1,4 @@
-"""Backups, and moving to another database.
+"""Backups: write the store to a file, restore the store from a file, and move a home to PostgreSQL.
 
 A backup is a SQLite file with the tables of the store. It can be made from and restored to both SQLite and PostgreSQL.
 All rows are copied in one transaction, and the copy is compared row by row before it is used.
@@ -36,23 +36,23 @@ from midwatch.stores.transfer import OnProgress, Side, SqliteSide, Tally
 
 
 class CopyResult(NamedTuple):
-    """The result of a copy: the rows by table, and the last event."""
+    """The result of a copy: the number of rows in each table, and the `seq` of the last event."""
 
     rows: dict[str, int]
     last_seq: int
     aside: Path | None = None
-    """The file to which the replaced database was moved."""
+    """The file that now contains the database that was replaced, or None."""
 
 
 class CopyCancelled(Exception):
-    """The copy was cancelled by its caller."""
+    """The copy stopped, because the call that started it was cancelled."""
 
 
 async def backup(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> CopyResult:
-    """Write the current content of the store to `file`. Tasks continue meanwhile."""
+    """Write the current content of the store to `file`, while tasks run. With `force` an existing file is replaced."""
     home = Home(settings.home)
     if _check_file(file.exists) and not force:
-        raise Conflict(f"{file} exists already; choose another name, or replace it with --force.")
+        raise Conflict(f"{file} exists already; choose another name, or replace the file with `--force`.")
     if settings.db:
         await (await open_store(settings, home)).close()  # check the store and create missing tables
     else:
@@ -61,7 +61,10 @@ async def backup(settings: Settings, file: Path, report: OnProgress, *, force: b
 
 
 async def restore(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> CopyResult:
-    """Fill the store from a backup. With `force` its content is replaced, but never while a process uses it."""
+    """Fill the empty store from the backup `file`. With `force` the store may have data, which is replaced.
+
+    Raise AlreadyRunning if a process uses the store.
+    """
     home = Home(settings.home)
     if not _check_file(file.is_file):
         raise NotFound("backup", str(file))
@@ -74,13 +77,13 @@ async def restore(settings: Settings, file: Path, report: OnProgress, *, force: 
 
 
 async def migrate(settings: Settings, url: str, report: OnProgress) -> CopyResult:
-    """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
+    """Copy the SQLite store of a home to the empty PostgreSQL database at `url`. The SQLite file stays unchanged."""
     home = Home(settings.home)
     _need_database(home)
     home.prepare()
-    wanted = Settings.load(home.path, db=url)
+    target_settings = Settings.load(home.path, db=url)
     with _lock_home(home):
-        await _prepare_target(wanted, home)
+        await _prepare_target(target_settings, home)
         await _rescue(home)
         return await _in_thread(partial(_migrate, home, url), report)
 
@@ -97,32 +100,35 @@ def _check_file(check: Callable[[], bool]) -> bool:
 
 def _need_database(home: Home) -> None:
     if not home.database.exists():
-        raise HomeUnusable(f"there is no midwatch database in {home.path}; choose the home with MIDWATCH_HOME.")
+        raise HomeUnusable(f"{home.path} has no midwatch database; name the right home in MIDWATCH_HOME.")
 
 
 @contextmanager
 def _lock_home(home: Home) -> Iterator[None]:
-    """Prevent servers of this home from starting; raise AlreadyRunning if a process still works in it."""
+    """Prevent servers of this home from starting. Raise AlreadyRunning if a process still uses the home."""
     up = home.claim_up()
     try:
         if any(home.lock(path.stem).is_taken() for path in home.run.glob("*.lock") if path != up.path):
-            raise AlreadyRunning(f"a process still works in {home.path}; find it with `midwatch cluster` and stop it.")
+            raise AlreadyRunning(f"a process still uses {home.path}; find it with `midwatch cluster` and stop it.")
         yield
     finally:
         up.release()
 
 
 async def _prepare_target(settings: Settings, home: Home, *, may_have_data: bool = False) -> None:
-    """Create missing tables; raise an error if a live process uses the database or if it contains data."""
+    """Create the missing tables of the target database. Raise an error if a live process uses the database.
+
+    Unless `may_have_data` is True, also raise an error if the database contains data.
+    """
     store = await open_store(settings, home)
     try:
         for process in await build_living(settings, home, store)():
             raise AlreadyRunning(
-                f"{process.role} {process.id} (pid {process.pid} on {process.host}) uses that database; stop every "
-                f"process first. A killed process counts as ended after {DEAD_SECONDS:.0f} s."
+                f"process {process.id} ({process.role}, pid {process.pid} on {process.host}) uses the database; stop "
+                f"all processes first. After a process was killed, wait {DEAD_SECONDS:.0f} s."
             )
         if not may_have_data and await _has_data(store):
-            raise _refuse_data("that database")
+            raise _refuse_data("the database")
     finally:
         await store.close()
 
@@ -132,14 +138,14 @@ async def _has_data(store: Store) -> bool:
 
 
 def _refuse_data(where: str) -> Conflict:
-    return Conflict(f"{where} has data of midwatch already; use an empty one (only `restore --force` replaces data).")
+    return Conflict(f"{where} has data of midwatch; use an empty database, or replace the data by `restore --force`.")
 
 
 async def _rescue(home: Home) -> None:
-    """Rescue the tasks of dead processes, as the next start of a server would do."""
+    """Rescue the tasks of dead processes, as a server does when it starts."""
 
     class EmptyEngine:
-        """A substitute for an engine, with which the rescuer finds no dead processes."""
+        """The part of an engine that the rescuer needs. It lists no dead processes and says that this process leads."""
 
         dead = staticmethod(set[str])
         leads = staticmethod(lambda: True)
@@ -160,7 +166,7 @@ async def _rescue(home: Home) -> None:
 
 
 async def _in_thread(work: Callable[[OnProgress], CopyResult], report: OnProgress) -> CopyResult:
-    """Run the copy in a thread. After a cancellation the copy stops at its next progress report."""
+    """Run a copy in a Python thread. If the call is cancelled, the copy stops at its next progress report."""
     cancelled = threading.Event()
 
     def report_or_stop(table: str, rows: int) -> None:
@@ -205,7 +211,10 @@ def _restore(settings: Settings, home: Home, file: Path, force: bool, report: On
 
 
 def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgress, *, force: bool) -> CopyResult:
-    """Fill the SQLite file of a home. Its old content is moved to another file in the same directory."""
+    """Fill the SQLite file `database` of a home from `source`, and return the result.
+
+    If the file had data, another file in the same directory gets its old content. `before` is a temporary file.
+    """
     tables = source.tables()
     aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if not transfer.is_sound(str(database)):
@@ -218,8 +227,8 @@ def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgr
         if not target.empty(tables):
             if not force:
                 raise _refuse_data(str(database))
-            with transfer.sqlite_side(str(before), alone=True) as kept:
-                transfer.copy(target, kept, tables, report)
+            with transfer.sqlite_side(str(before), alone=True) as old_content:
+                transfer.copy(target, old_content, tables, report)
             transfer.seal(str(before))
         copied = _refill(source, target, report)
     if before.exists():
@@ -237,7 +246,7 @@ def _into_postgres(source: SqliteSide, url: str, report: OnProgress, *, force: b
     with transfer.postgres_side(url, writes=True) as target:
         target.lock(tables)
         if not force and not target.empty(tables):
-            raise _refuse_data("that database")
+            raise _refuse_data("the database")
         return _refill(source, target, report)
 
 
@@ -256,16 +265,16 @@ def _count_copied(tallies: Mapping[str, Tally], side: Side) -> CopyResult:
 
 @contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """Create a temporary directory on the same disk as the result."""
+    """Yield a temporary directory inside of `parent`, on the same disk as the file that will be written there."""
     try:
         with tempfile.TemporaryDirectory(prefix=".midwatch-", dir=parent) as folder:
             yield Path(folder)
     except OSError as problem:
-        raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another directory.") from None
+        raise StoreUnavailable(f"{parent} cannot be written ({problem.strerror}); choose another directory.") from None
 
 
 def _rename(copy: Path, file: Path) -> None:
-    """Rename a finished file to its final name after it was synced to disk."""
+    """Sync the finished file `copy` to disk, then rename it to `file`."""
     _sync(copy)
     copy.replace(file)
     _sync(file.absolute().parent)

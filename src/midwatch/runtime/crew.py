@@ -32,11 +32,11 @@ from midwatch.running.worker import Worker
 from midwatch.services.agent_registry import describe_offer
 
 FOREIGN = "foreign"
-"""The topic of a commit that another process made."""
+"""The topic that is added to a commit of another process."""
 
 
 async def do_nothing() -> None:
-    """Do nothing, as the default start or stop of a part."""
+    """Do nothing. This is the default for the start and the stop of a part."""
 
 
 class Part(NamedTuple):
@@ -50,20 +50,20 @@ class Part(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The intervals, in seconds, of checks that no event triggers."""
+    """The intervals of the regular checks, in seconds."""
 
     watchdog: float = 60.0
-    """Check for overdue, stuck or silent work."""
+    """The interval of the check for overdue, stuck or silent work."""
     prune: float = PRUNE_SECONDS
-    """Remove old records."""
+    """The interval at which old records are removed."""
     handoffs: float = 10.0
-    """End handoffs without a waiting task."""
+    """The interval at which handoffs that no task waits for are cancelled."""
     nap: float = LONGEST_NAP
-    """The longest sleep of a loop before it reads the wall clock again."""
+    """The longest time for which a loop sleeps; then it reads the wall clock again, which may have been changed."""
 
 
 class Crew:
-    """Worker, engine and loops of one process."""
+    """The worker, the engine and the loops of one process."""
 
     def __init__(self, desk: Desk, role: Role, pace: Pace, telemetry: Telemetry | None) -> None:
         settings, store, clock = desk.settings, desk.store, desk.clock
@@ -156,7 +156,7 @@ class Crew:
             loop.wake()
 
     def _offer_agents(self) -> None:
-        """Take tasks for the currently registered agents."""
+        """Offer slots for the currently registered agents, after an agent was registered or removed."""
         agents = self._desk.agents
         self.instance = replace(self.instance, **describe_offer(agents))
         self.worker.slots.offer(slots_of(agents))
@@ -178,7 +178,7 @@ class Crew:
         await desk.store.prune_handoffs(before)
 
     async def _tend_handoffs(self) -> None:
-        """End handoffs without a waiting task, and those whose process died before their task was created."""
+        """End handoffs that no task waits for, and handoffs whose process died before it created their task."""
         desk = self._desk
         await desk.handoffs.cancel_orphans()
         living = [instance.id for instance in await desk.living()]
@@ -187,7 +187,7 @@ class Crew:
                 await desk.handoffs.abandon(handoff)
 
     async def _subscribe(self) -> None:
-        """Subscribe the completion hook and the telemetry to the ends of tasks."""
+        """Subscribe the completion hook and the telemetry to the events that end tasks."""
         desk, leads = self._desk, self.engine.leads
         if desk.settings.completion_hook:
             hook = make_hook(desk.settings.completion_hook, desk.child_env)
@@ -202,7 +202,10 @@ def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:
 
 
 async def reap_processes(task: Task) -> None:
-    """End the processes of a dead attempt if they ran on this machine. On other machines their guard ends them."""
+    """End the programs of an attempt whose midwatch process died, if they ran on this machine.
+
+    On another machine, the guard of the dead process ends them.
+    """
     if task.host == socket.gethostname():
         await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
 

@@ -1,6 +1,6 @@
 """The loopback port: the address at which agents reach a desk that has no server.
 
-The port is opened when its address is needed, and the API is loaded at the first connection.
+The port is opened when its address is read for the first time. The code of the API is loaded at the first connection.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ HERE = "127.0.0.1"
 log = logging.getLogger("midwatch.loopback")
 
 Answer = Callable[[socket.socket, asyncio.Event], Awaitable[None]]
-"""Serves requests on a listening socket until the event is set."""
+"""A function that serves requests on a listening socket until the event is set."""
 
 
 class Loopback:
-    """One port, opened when it is needed."""
+    """A port of this machine that is opened when its address is read for the first time."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -28,7 +28,7 @@ class Loopback:
 
     @property
     def url(self) -> str | None:
-        """The address of the port; None if it cannot be opened or is closed."""
+        """The address of the port, which is opened if necessary; None if it cannot be opened or was closed."""
         if self._listener is None and not self._stopping.is_set():
             try:
                 self._listener = socket.create_server((HERE, 0))
@@ -59,4 +59,4 @@ class Loopback:
         try:
             await self._answer(listener, self._stopping)
         except Exception:
-            log.exception("agents cannot reach this desk any more")
+            log.exception("agents cannot reach this desk any more, because its loopback port failed")

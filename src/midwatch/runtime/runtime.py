@@ -35,7 +35,7 @@ PACE = Pace()
 
 
 class Runtime(Desk):
-    """A desk and, unless `work` is False, the crew that runs its tasks."""
+    """A desk and, unless it was opened with `work=False`, the crew that runs its tasks."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Runtime(Desk):
         url: str | None = None,
         pace: Pace = PACE,
     ) -> None:
-        """Build the desk. `url` is the address of its server. Without a server, agents use the loopback port."""
+        """Build the desk and its crew. `url` is the server's address; if it is None, agents use the loopback port."""
         self._loopback = Loopback(self._answer)
         super().__init__(setup, lambda: url or (self._loopback.url if setup.work else None))
         self._telemetry = telemetry() if setup.work else None
@@ -118,10 +118,11 @@ class Runtime(Desk):
             await part.start()
 
     async def _stop(self) -> None:
-        """Stop all parts in an order that loses nothing: claim no tasks, end running tasks, send notices, free locks.
+        """Stop all parts in reverse order, so that nothing is lost.
 
-        If a part fails, the others are still stopped, and the first error is raised at the end. Parts that were not
-        started are stopped too, because they may hold a lock.
+        First no more tasks are claimed, then running tasks end, notices are sent, and locks are released. If a part
+        fails, all other parts are still stopped, and the first error is raised at the end. Parts that were not started
+        are stopped too, because they may hold a lock.
         """
         failures: list[Exception] = []
         for part in reversed(self._parts):
@@ -153,7 +154,7 @@ class Runtime(Desk):
             try:
                 await channel.close()
             except Exception:
-                log.exception("channel %s did not close", channel.name)
+                log.exception("channel %s did not close cleanly", channel.name)
 
     async def _close_telemetry(self) -> None:
         if self._telemetry is not None:
@@ -175,7 +176,11 @@ async def _close_guard() -> None:
 
 
 def collect_garbage_seldom() -> None:
-    """Tune the garbage collector for a server or worker: loaded modules stay, and most records form no cycles."""
+    """Make Python's garbage collector run less often, for a process that runs for a long time.
+
+    The objects that exist now are never collected, because they are mostly loaded modules. Few later objects need the
+    collector, because most records form no reference cycles.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -1,4 +1,4 @@
-"""The server: serves one runtime on one listening socket, and stops cleanly."""
+"""The server: answers HTTP requests for one runtime on one listening socket, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TALKATIVE = ("procrastinate", "httpx", "httpx2", "mcp", "google_genai")
 
 
 def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
-    """Serve a home until SIGTERM, SIGINT or SIGHUP. Call `started` as soon as requests are answered."""
+    """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called as soon as the server answers requests."""
     write_log(settings)
     home = Home(settings.home)
     home.prepare()
@@ -46,8 +46,8 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
 def write_log(settings: Settings) -> None:
     """Set up logging to standard error.
 
-    The job queue and the model clients log many messages, whose addresses may contain secrets. So their messages below
-    the level warning are shown only with the log level debug.
+    The job queue and the clients of models log many messages, and URLs in these messages may contain secrets. So with
+    the log level info, only their warnings and errors are logged.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
     if settings.log_level == "info":
@@ -70,15 +70,15 @@ async def _serve(
 
         server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
         await server.serve([listener])
-        logger.info("no longer listening; running tasks are being stopped")
+        logger.info("the server accepts no more requests; running tasks are being stopped")
 
 
 def on_signals(stopping: asyncio.Event) -> None:
-    """Set `stopping` at the first signal. Further signals have no effect, so that the stop is always clean."""
+    """Set `stopping` when the process gets a signal to stop. Later signals change nothing, so the stop stays clean."""
 
     def stop(number: int) -> None:
         name = signal.Signals(number).name
-        logger.warning("%s: %s", name, "still stopping, please wait" if stopping.is_set() else "stopping")
+        logger.warning("got %s: %s", name, "still stopping, please wait" if stopping.is_set() else "stopping")
         stopping.set()
 
     for number in SIGNALS:
@@ -86,37 +86,40 @@ def on_signals(stopping: asyncio.Event) -> None:
 
 
 def address_of(settings: Settings) -> str:
-    """Return the address to listen on: the configured one, or if exposed by default all addresses."""
+    """Return the address to listen on: the setting `host`, or all addresses if only `expose` is set."""
     return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
 
 
 def list_addresses(settings: Settings, port: int) -> list[str]:
-    """Return the addresses at which other machines can reach an exposed server, as far as this machine knows them."""
+    """Return the URLs at which other machines can reach an exposed server, as far as this machine knows them."""
     host = address_of(settings)
     if host not in EVERYWHERE:
         return [format_url(host, port)]
-    found = [socket.gethostname()]
+    names = [socket.gethostname()]
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         if family == socket.AF_INET or host == EVERYWHERE[1]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((far, 9))  # sends nothing; the system chooses a source address
-                found.append(probe.getsockname()[0])
-    return [format_url(name, port) for name in dict.fromkeys(found)]
+                names.append(probe.getsockname()[0])
+    return [format_url(name, port) for name in dict.fromkeys(names)]
 
 
 def limit_connections(settings: Settings) -> int:
-    """Return the possible number of connections. Each is an open file, as are those of tasks and the database."""
-    others = FILES + FILES_OF_A_TASK * settings.slots
-    wanted = settings.max_connections + others
+    """Return how many connections the server accepts: the setting, or fewer if the limit of open files is too low.
+
+    Each connection is an open file. Tasks and the database need open files too. If possible, the limit is raised.
+    """
+    other_files = FILES + FILES_OF_A_TASK * settings.slots
+    needed_files = settings.max_connections + other_files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed_files:
+        more = needed_files if hard == resource.RLIM_INFINITY else min(needed_files, hard)
         with contextlib.suppress(OSError, ValueError):  # macOS has limits that it does not report
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed_files:
         return settings.max_connections
-    room = min(settings.max_connections, max(soft - others, soft // 4))
+    room = min(settings.max_connections, max(soft - other_files, soft // 4))
     if room < settings.max_connections:
-        logger.warning("only %d connections are possible with %d open files; raise `ulimit -n`", room, soft)
+        logger.warning("only %d connections are possible, as %d files may be open; raise `ulimit -n`", room, soft)
     return room

@@ -44,7 +44,7 @@ log = logging.getLogger("midwatch.agentapi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """The command line of the server."""
+    """The options of the server, from its command line."""
 
     argv: tuple[str, ...]
     agent_type: str
@@ -54,24 +54,24 @@ class ServerOptions:
     rows: int
     rules: Rules
     read_prompt: Callable[[], str]
-    """Returns the initial prompt. It may block, because standard input is read to its end."""
+    """Returns the initial prompt. The call may block, because it may read standard input until end-of-file."""
     state: Path | None = None
     load: bool = False
     save: bool = False
     pid: Path | None = None
     home: Path | None = None
-    """None for a temporary directory, which is removed at the end."""
+    """The home, or None for a temporary home, which is removed at the end."""
 
 
 class ServerExit(NamedTuple):
-    """The exit status of the server, and the last screen if it explains the exit."""
+    """The exit status of the server and, if the agent failed, its last screen."""
 
     status: int
     screen: str | None = None
 
 
 def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
-    """Serve until a signal or the end of the agent. Call `started` with the address when requests are answered."""
+    """Serve until a signal arrives or the agent ends. `started` gets the address when the server answers requests."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen(HOST, options.port, command="midwatch agentapi server"))
         if options.pid is not None:
@@ -94,18 +94,18 @@ def build_agent(options: ServerOptions) -> Agent:
     return build(options.agent_type, "terminal", {"profile": options.agent_type, "argv": argv, **size})
 
 
-def add_profile_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command line with the flags that its profile needs.
+def add_profile_flags(argv: tuple[str, ...], profile: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command line `argv` with the flags that it needs from `profile`, the command line of its profile.
 
-    For example, such a flag keeps the agent's output in the terminal's history. Flags of the user take precedence.
-    Other programs and subcommands are not changed.
+    For example, such a flag keeps the agent's output in the terminal's history. The command line is returned unchanged
+    if it contains one of the flags already, starts a subcommand, or starts another program than the profile.
     """
-    flags = [part for part in known[1:] if part.startswith("-")]
-    plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
-    if Path(argv[0]).name != "".join(known[:1]) or not plain or any(flag in argv for flag in flags):
+    flags = [part for part in profile[1:] if part.startswith("-")]
+    plain = all(part.startswith("-") for part in (*argv[1:2], *profile[1:2]))
+    if Path(argv[0]).name != "".join(profile[:1]) or not plain or any(flag in argv for flag in flags):
         return argv
     needed: list[str] = []
-    for part in known[1:]:
+    for part in profile[1:]:
         if "{thread}" in part:
             needed = needed[:-1]
         else:
@@ -121,7 +121,7 @@ async def _serve(
     agent = build_agent(options)
     if "problem" in agent.describe():
         name = options.argv[0]
-        raise BadConfig(f"program {name!r} is not installed or not executable; install it or name another after --.")
+        raise BadConfig(f"program {name!r} is not installed or not executable; install it, or change it after `--`.")
     with contextlib.closing(Uploads()) as uploads:
         async with (
             Runtime.open(settings.home, settings=settings, agents={agent.name: agent}) as desk,
@@ -142,7 +142,7 @@ async def _stop_with_program(follower: SessionFollower, stopping: asyncio.Event)
 
 
 def _explain_end(follower: SessionFollower, agent: Agent) -> ServerExit:
-    """Return the exit status after the end of the agent. An agent that was stopped by a signal counts as success."""
+    """Return the exit status of the server: 0 if the agent ended with exit code 0 or still ran, otherwise 1."""
     exited = getattr(agent, "exits", {}).get(follower.key)
     code, screen = (exited.code, exited.screen or "") if exited is not None else follower.exit or (0, "")
     return ServerExit(0) if code == 0 else ServerExit(1, screen or follower.feed.screen)
@@ -150,7 +150,7 @@ def _explain_end(follower: SessionFollower, agent: Agent) -> ServerExit:
 
 @asynccontextmanager
 async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions) -> AsyncIterator[SessionFollower]:
-    """Start the agent with its saved conversation, and save the conversation as it continues."""
+    """Start the agent, with the messages of its state file if that is loaded, and keep the state file up to date."""
     file = StateFile(options.state, writable=options.save) if options.state else None
     state, warning = State(), None
     if file is not None and options.load:
@@ -177,7 +177,7 @@ async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions
 
 
 class StateKeeper:
-    """Keeps the state file: sends the initial prompt, and saves the conversation whenever the agent waits for input."""
+    """Sends the initial prompt, and saves the conversation to the state file whenever the agent waits for input."""
 
     def __init__(self, follower: SessionFollower, file: StateFile | None, state: State, now: Callable[[], int]) -> None:
         self._follower = follower
@@ -188,24 +188,24 @@ class StateKeeper:
         self._saving: set[asyncio.Task[None]] = set()
 
     def start(self, read_prompt: Callable[[], str]) -> None:
-        """Start the background tasks."""
+        """Start to send the initial prompt and to save the conversation, in the background."""
         self._tasks = [asyncio.create_task(work) for work in (self._send_prompt(read_prompt), self._save_when_stable())]
 
     async def close(self) -> None:
-        """Stop the background tasks and save the last state."""
+        """Stop the background work, and save the conversation a last time."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._saving, return_exceptions=True)
         self._save()
 
     def save_soon(self) -> None:
-        """Save the state in the background."""
+        """Save the conversation in the background."""
         saving = asyncio.create_task(asyncio.to_thread(self._save))
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
 
     def warn(self, message: str) -> None:
-        """Write a warning to the log, and send it to the clients."""
+        """Write a warning to the server's log file, and send it to the clients."""
         log.warning("%s", message)
         self._follower.feed.emit_error(message, "warning", self._now())
 
@@ -237,7 +237,7 @@ class StateKeeper:
 
 
 async def _run_in_thread(read: Callable[[], str]) -> str:
-    """Read in a daemon thread, because a pipe that stays open must not keep the server from ending."""
+    """Call `read` in a daemon thread, so that the server can end although a pipe that is being read stays open."""
     result: Future[str] = Future()
     result.set_running_or_notify_cancel()  # only the thread completes it from now on
     threading.Thread(target=lambda: result.set_result(read()), daemon=True).start()

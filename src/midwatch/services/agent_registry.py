@@ -1,4 +1,4 @@
-"""The agent registry: the agents of this process, configured or registered, and those of other live processes.
+"""The agent registry: the agents of this process, configured or registered, and the agents of other live processes.
 
 Agents may be registered and removed while tasks run.
 """
@@ -19,13 +19,13 @@ from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
 
 Living = Callable[[], Awaitable[list[Instance]]]
-"""Returns the live processes."""
+"""A function that returns the live processes."""
 PARTS = ("name", "kind", "terms", "description", "capabilities", "open", "describe")
-"""The attributes that every agent has."""
+"""The attributes that every agent must have."""
 
 
 class AgentRegistry:
-    """The agents of this process, and access to those of other live processes."""
+    """The agents of this process and of other live processes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AgentRegistry:
         self.agents = agents
         self._left: dict[str, Agent] = {}
         self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
-        """All agents and the unregistered ones, whose running tasks continue."""
+        """The agents of this process and those that were unregistered, because their running tasks continue."""
         self.advice = advice
         self._store = store
         self._instance_id = instance_id
@@ -65,7 +65,7 @@ class AgentRegistry:
         return frozenset(self.agents)
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
-        """Return the terms of an agent that some live process offers, or None."""
+        """Return the terms of an agent from a live process that offers it, or None."""
         for instance in await self._living():
             if agent in instance.agents:
                 return AgentTerms(*instance.terms.get(agent, ()))
@@ -106,19 +106,19 @@ class AgentRegistry:
     # -- register and unregister ---------------------------------------------------------------------------------
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever an agent was registered or removed."""
+        """Call `listener` after each change of this process's agents."""
         self._listeners.append(listener)
 
     async def register(self, agent: Agent) -> None:
-        """Add an agent to this process; raise Conflict if its name is taken here."""
+        """Add an agent to this process. Raise Conflict if another agent of this process has the same name."""
         if missing := [part for part in PARTS if not hasattr(agent, part)]:
-            raise InvalidInput(f"this is not an agent: it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
+            raise InvalidInput(f"an agent must have `{missing[0]}`; see the class `midwatch.Agent`.", field="agent")
         check_name(agent.name)
         if not all(isinstance(capability, AgentCapability) for capability in agent.capabilities):
-            raise InvalidInput("the capabilities of an agent must be AgentCapability objects.", field="capabilities")
+            raise InvalidInput("`capabilities` must contain only `AgentCapability` objects.", field="capabilities")
         async with self._changing:
             if agent.name in self.agents:
-                raise Conflict(f"the name {agent.name!r} is taken; unregister that agent, or choose another name.")
+                raise Conflict(f"there is an agent {agent.name!r} already; unregister it, or choose another name.")
             for to in hands_to(agent):
                 if await self.terms_or_none(to) is None:
                     raise UnknownAgent(to, sorted(self.agents), "Register it first.")
@@ -129,7 +129,7 @@ class AgentRegistry:
                 listener()
 
     async def unregister(self, name: str) -> None:
-        """Start no more tasks of an agent here. Running tasks continue; pending tasks wait for another process."""
+        """Remove an agent from this process. Its running tasks continue; its pending tasks wait for another process."""
         async with self._changing:
             if name not in self.agents:
                 raise UnknownAgent(name, sorted(self.agents), "Only agents of this process can be unregistered.")
@@ -139,16 +139,16 @@ class AgentRegistry:
                 listener()
 
     async def _announce(self, agents: Mapping[str, Agent]) -> None:
-        """Publish to other processes which agents work here."""
+        """Write to the store which agents this process offers, so that other processes know them."""
         if not self._listeners:
-            raise Conflict("this process runs no tasks; register agents on a desk that was opened to run tasks.")
+            raise Conflict("this desk was opened with `work=False` and runs no tasks; open it without `work=False`.")
         update = Update("instance", self._instance_id, describe_offer(agents))
         with suppress(Conflict):  # this process was declared dead; it publishes its agents when it registers again
             await self._store.apply(Changes(updates=(update,)))
 
 
 def hands_to(agent: Agent) -> Mapping[str, str]:
-    """Return the agents to which `agent` may hand work over, each with the option that names it."""
+    """Return the agents to which `agent` may hand work over, each with the name of the option that lists it."""
     targets: Mapping[str, str] = getattr(agent, "hands_to", {})
     return targets
 
@@ -160,13 +160,13 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
             if to == name:
                 raise BadConfig(f"agents.{name}.{option}: an agent cannot hand over to itself; name another agent.")
             if to not in agents:
-                known = ", ".join(sorted(agents.keys() - {name})) or "none"
+                other_names = ", ".join(sorted(agents.keys() - {name})) or "none"
                 raise BadConfig(
-                    f"agents.{name}.{option}: there is no agent {to!r}; correct it, or add [agents.{to}]. "
-                    f"Other agents: {known}."
+                    f"agents.{name}.{option}: there is no agent {to!r}; correct the name, or add [agents.{to}]. "
+                    f"Other agents: {other_names}."
                 )
 
 
 def describe_offer(agents: Mapping[str, Agent]) -> dict[str, Any]:
-    """Return the fields of an instance record that list its agents for other processes."""
+    """Return the fields of the record of a process that list the agents it offers, and their terms."""
     return {"agents": tuple(sorted(agents)), "terms": {name: tuple(agent.terms) for name, agent in agents.items()}}

@@ -29,14 +29,17 @@ class Alerts:
         live: Callable[[], Awaitable[frozenset[str]]],
         silent: Callable[[str], float] = lambda agent: SILENT_SECONDS,
     ) -> None:
-        """Build the service. `silent` returns for an agent the seconds without an event until a task is reported."""
+        """Build the service. `live` returns the names of the agents that a live process offers.
+
+        `silent` returns after how many seconds without an event a running task of an agent is reported.
+        """
         self._store = store
         self._clock = clock
         self._live = live
         self._silent = silent
 
     async def send(self) -> list[Alert]:
-        """Send alerts for all problems, except those that were sent a short time ago, and return them."""
+        """Send an alert for each problem, except for alerts that were sent a short time ago. Return the sent alerts."""
         now = self._clock.now()
         alerts = await self.find()
         since = now - int(rules.COOL_DOWN_SECONDS * SECOND)
@@ -48,7 +51,7 @@ class Alerts:
         return fresh
 
     async def find(self) -> list[Alert]:
-        """Return an alert for each problem that exists now, without sending it."""
+        """Return an alert for each problem that exists now, and send no alerts."""
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)
         alerts: list[Alert] = []

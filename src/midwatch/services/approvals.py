@@ -23,7 +23,7 @@ class Approvals:
         self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people
     ) -> None:
         self.judge = judge
-        """Decides by rules before a person is asked."""
+        """Answers a question by rules, if possible, so that no person must be asked."""
         self._store = store
         self._clock = clock
         self._living = living
@@ -31,7 +31,7 @@ class Approvals:
     async def list(
         self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None
     ) -> list[Approval]:
-        """Return the questions with a status, or all with None, newest first."""
+        """Return the questions with this status, newest first. With the status None, return all questions."""
         return await self._store.list_approvals(status, limit, task_id)
 
     async def get(self, approval_id: str) -> Approval:
@@ -48,9 +48,10 @@ class Approvals:
         why: str | None = None,
         actor: AnyActor = None,
     ) -> Approval:
-        """Answer with one of the choices, or with yes or no; `always` also creates a rule from the answer.
+        """Answer a question with the name of a `choice`, or with yes (`grant=True`) or no (`grant=False`).
 
-        The first answer counts; a later one raises Conflict. Agents cannot answer.
+        With `always`, a rule is created that gives the same answer later. Only the first answer to a question counts; a
+        later answer raises Conflict. Agents cannot answer questions.
         """
         refuse_agent(actor, "an agent cannot answer questions; ask a person.")
         approval = await self.get(approval_id)
@@ -69,18 +70,18 @@ class Approvals:
         return await self.get(approval_id)
 
     async def _check_asker(self, approval: Approval) -> None:
-        """Raise Conflict if the agent that asked no longer waits, because the answer would be lost."""
+        """Raise Conflict if the agent that asked the question no longer waits, because the answer would be lost."""
         task = await self._store.get_task(approval.task_id)
         waits = task is not None and task.status == "running" and task.attempt == approval.attempt
         if waits and self._living is not None:
             waits = task is not None and task.lease_owner in {instance.id for instance in await self._living()}
         if not waits:
             raise Conflict(
-                f"the agent that asked {approval.id} does not run any more; it will ask again if its task runs again."
+                f"the agent of question {approval.id} no longer runs; it will ask again when its task runs again."
             )
 
     async def expire(self) -> int:
-        """Expire the questions that nobody answered in time, and return their number."""
+        """Mark all questions that nobody answered in time as expired, and return how many these were."""
         now, expired = self._clock.now(), 0
         while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
@@ -91,21 +92,21 @@ class Approvals:
 
 
 def _find_choice(approval: Approval, name: str | None, grant: bool | None, always: bool) -> Choice:
-    """Return the choice that an answer means, or raise InvalidInput."""
+    """Return the choice that an answer means. Raise InvalidInput if there is no such choice."""
     names = ", ".join(choice.name for choice in approval.choices)
     if name is not None:
         chosen = next((choice for choice in approval.choices if choice.name == name), None)
         if chosen is None:
-            raise InvalidInput(f"answer with one of: {names}.", field="choice")
+            raise InvalidInput(f"the question has no choice {name!r}; answer with one of: {names}.", field="choice")
         if (grant is False and chosen.allows) or (always and chosen.kind not in ALWAYS):
             raise InvalidInput(
-                f"{name!r} contradicts the other fields; leave out the choice, or the other fields.", field="choice"
+                f"the choice {name!r} contradicts `grant` or `always`; leave out these fields.", field="choice"
             )
         return chosen
     if grant is None:
-        raise InvalidInput(f"answer yes or no, or with one of: {names}.", field="choice")
+        raise InvalidInput(f"the answer is missing; answer yes, no, or one of: {names}.", field="choice")
     if always and approval.always is None:
-        raise InvalidInput("no rule can be created from this question; answer without always.", field="always")
+        raise InvalidInput("no rule can be created from this question; answer without `always`.", field="always")
     chosen = choose(approval.choices, grant, always)
     if chosen is None and grant:
         raise InvalidInput(f"no choice of this question means yes; answer with one of: {names}.", field="choice")

@@ -1,6 +1,6 @@
 """Authorization: checks who may manage a record, and which work the agent of a running task may submit.
 
-An agent cannot give other agents more rights than it has itself.
+By submitting work, an agent cannot give another agent more rights than it has itself.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ AUTOMATION_FIELDS = open_to_agents(Automation, Times)
 
 
 def check_manager(actor: AnyActor, creator: str | None, manage_mode: str) -> None:
-    """Raise Forbidden unless the actor is an owner or the creator, or everybody may manage the record."""
+    """Raise Forbidden unless the actor may manage a record with this creator and this manage mode.
+
+    Owners and the creator may always manage a record. With the manage mode `scope_all`, everybody may.
+    """
     if not isinstance(actor, Actor) or actor.role == "owner" or manage_mode == "scope_all":
         return
     if creator not in (None, actor.name):
-        raise Forbidden(f"only {creator} may manage this record; ask {creator} to set its manage_mode to scope_all.")
+        raise Forbidden(f"only {creator} may manage this record; ask {creator} to set `manage_mode` to `scope_all`.")
 
 
 def refuse_agent(actor: AnyActor, why: str) -> None:
-    """Raise Forbidden with this text if the actor is the agent of a running task."""
+    """Raise Forbidden with the text `why` if the actor is the agent of a running task."""
     if agent_task(actor) is not None:
         raise Forbidden(why)
 
 
 class Authorization:
-    """The authorization checks that read the store."""
+    """The checks of rights for which the store must be read."""
 
     def __init__(
         self, store: Store, terms: Callable[[str], Awaitable[AgentTerms]], manage_tasks: str = "scope_all"
@@ -57,7 +60,10 @@ class Authorization:
         check_manager(actor, creator, self._manage_tasks)
 
     async def check_task(self, actor: AnyActor, task_id: str) -> None:
-        """Raise Forbidden unless the actor may manage the task, or the automation or goal it belongs to."""
+        """Raise Forbidden unless the actor may manage the task.
+
+        For a task of an automation or a goal, the actor must be allowed to manage that automation or goal.
+        """
         if not isinstance(actor, Actor):
             return
         task = await self._store.get_task(task_id)
@@ -76,7 +82,10 @@ class Authorization:
     # -- agents of running tasks ---------------------------------------------------------------------------------
 
     async def restrict_task(self, actor: AnyActor, wish: Submission) -> Submission:
-        """Return the request limited to the rights of the actor. An agent gets the task's result as a message."""
+        """Return the request for a task, limited to the rights of the actor.
+
+        If an agent submits the task in a conversation, the conversation later gets the result as a message.
+        """
         task = agent_task(actor)
         if task is None:
             return wish
@@ -85,36 +94,44 @@ class Authorization:
         return cast(Submission, {**limited, **origin})
 
     async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
-        """Return the checked fields of a request; raise Forbidden if the actor may not submit it.
+        """Return the fields of a request for work. Raise Forbidden if the actor may not submit the request.
 
-        Work that an agent submits stays in the agent's directory, and uses the route of the agent's own task.
+        An agent may set only the fields `allowed`. The work that it submits stays in the agent's own directory, and its
+        notices go where those of the agent's task go.
         """
         task = agent_task(actor)
         if task is None:
             return dict(wish)
         await self.check_submits(task)
         if extra := sorted(set(wish) - allowed):
-            raise Forbidden(f"an agent cannot set {extra[0]} when it submits work; leave it out.")
+            raise Forbidden(f"an agent cannot set `{extra[0]}` when it submits work; leave out this field.")
         workdir = wish.get("workdir") or task.workdir
         if workdir is not None and not _is_inside(workdir, task.workdir):
             workdir = await self.choose_workdir(task, workdir)
         return {**wish, "workdir": workdir, "route": task.route}
 
     async def check_submits(self, task: Task) -> None:
-        """Raise Forbidden unless the agent of a task may submit work, which agents with more rights could execute."""
-        if not (await self._terms(task.agent)).submits:
-            raise Forbidden(f"agent {task.agent} may not submit work; to allow it, set agents.{task.agent}.submits.")
+        """Raise Forbidden unless the agent of a task may submit work.
 
-    async def choose_workdir(self, task: Task, wanted: str | None) -> str | None:
-        """Return the directory for work that the agent of a task submits: the agent's own, or one inside it."""
+        Only an agent with the setting `submits` may, because an agent with more rights could execute the work.
+        """
+        if not (await self._terms(task.agent)).submits:
+            raise Forbidden(f"agent {task.agent} may not submit work; to allow it, set `agents.{task.agent}.submits`.")
+
+    async def choose_workdir(self, task: Task, requested: str | None) -> str | None:
+        """Return the working directory for work that the agent of a task submits.
+
+        This is `requested`, which must be inside of the agent's own directory. If it is None, this is the agent's own
+        directory.
+        """
         session = await self._store.get_session(task.session_key)
         tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
         tree = await self._store.get_worktree(str(tree_id)) if tree_id else None
         own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
         own = own or (await self._terms(task.agent)).workdir
-        if wanted is not None and not _is_inside(wanted, own):
-            raise Forbidden(f"an agent may submit work only in its own directory, {own or 'which it does not have'}.")
-        return wanted or own
+        if requested is not None and not _is_inside(requested, own):
+            raise Forbidden(f"`workdir` must be inside of the agent's own directory ({own or 'the agent has none'}).")
+        return requested or own
 
 
 def _is_inside(workdir: str, parent: str | None) -> bool:

@@ -1,6 +1,7 @@
-"""Automation transfer: export automations as JSON from one home and import them into this or another home.
+"""The export and import of automations: export automations of a home as JSON, and import them into the same or another.
 
-An export contains settings and the number of runs. It contains no results, threads, tasks or targets of routes.
+An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks
+or targets of routes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"sc
 
 
 class ImportResult(NamedTuple):
-    """The result for one automation of an import: created, changed, unchanged, or skipped as it is deleted here."""
+    """What an import did with one automation: it was made, it was changed, or nothing.
+
+    Nothing is done if the automation is the "same" as in the import, or is "deleted" in this home.
+    """
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
@@ -51,20 +55,20 @@ class AutomationTransfer:
         self._check_route = check_route
 
     async def export(self, ids: Iterable[str] = ()) -> list[Automation]:
-        """Return these automations, or all that are not deleted, newest first."""
-        wanted = list(dict.fromkeys(ids))
-        if not wanted:
+        """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
+        unique_ids = list(dict.fromkeys(ids))
+        if not unique_ids:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
-        return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
+        return [require(await self._store.get_automation(key), "automation", key) for key in unique_ids]
 
     async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
-        """Import automations: create the missing ones and change those that differ.
+        """Import automations: create those that are missing in this home, and change those that differ.
 
-        All are imported, or on bad input none. The import is idempotent.
+        If one automation is invalid, none is imported. A second import of the same automations changes nothing.
         """
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
-            raise InvalidInput(f"automation {twice[0]} occurs twice; remove one of them.", field="automations")
+            raise InvalidInput(f"the import has automation {twice[0]} twice; remove one of them.", field="automations")
 
         async def compute() -> tuple[list[ImportResult], Changes]:
             changes, results, now = Changes(), [], self._clock.now()
@@ -79,22 +83,22 @@ class AutomationTransfer:
     async def _import(
         self, shot: Mapping[str, Any], actor: Actor, now: int
     ) -> tuple[Changes, Literal["made", "changed", "same", "deleted"]]:
-        known = await self._store.get_automation(shot["id"])
-        if known is not None and known.status == "deleted":
+        current = await self._store.get_automation(shot["id"])
+        if current is not None and current.status == "deleted":
             return Changes(), "deleted"
         try:
-            route = known.route if known is not None and shot.get("route") == hide_target(known.route) else None
+            route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             values = await self._check_values({**shot, "route": route or shot.get("route")})
-            if known is None:
+            if current is None:
                 return self._create(shot, values, actor, now), "made"
-            changes = self._change(known, {name: values[name] for name in SETTINGS if name in values}, actor, now)
+            changes = self._change(current, {name: values[name] for name in SETTINGS if name in values}, actor, now)
         except InvalidInput as problem:
             problem.args = (f"{shot['id']}: {problem}",)
             raise
         return changes, "same" if changes == Changes() else "changed"
 
     async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the checked values of an automation; raise InvalidInput for values that cannot be used here."""
+        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home."""
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
         values["agent"] = await self._tasks.check_agent(values["agent"])
@@ -115,23 +119,23 @@ class AutomationTransfer:
         check_automation(automation)
         return create_automation(automation, now, actor.name)
 
-    def _change(self, known: Automation, values: dict[str, Any], actor: Actor, now: int) -> Changes:
-        after = normalise(replace(known, **values))
-        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(known, name)}
+    def _change(self, current: Automation, values: dict[str, Any], actor: Actor, now: int) -> Changes:
+        after = normalise(replace(current, **values))
+        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(current, name)}
         if not changed:
             return Changes()
-        check_manager(actor, known.creator, known.manage_mode)
+        check_manager(actor, current.creator, current.manage_mode)
         if "schedule" in changed or after.exhausted:
             after = self._set_next_run(after, now)
         check_automation(after)
         for name in ("status", "paused_why", "next_run_at"):
-            if getattr(after, name) != getattr(known, name):
+            if getattr(after, name) != getattr(current, name):
                 changed[name] = getattr(after, name)
-        payload = AutomationChanged(automation_id=known.id, fields=tuple(sorted(changed)), status=after.status)
-        return change_record(known, payload, now, actor.name, **changed)
+        payload = AutomationChanged(automation_id=current.id, fields=tuple(sorted(changed)), status=after.status)
+        return change_record(current, payload, now, actor.name, **changed)
 
     def _set_next_run(self, automation: Automation, now: int) -> Automation:
-        """Return the automation with the time of its next run, or paused if there is no next run."""
+        """Return the automation with the time of its next run. If it has no next run, return it paused."""
         if automation.status != "active":
             return replace(automation, next_run_at=None)
         following = next_run_at(automation.times, now)

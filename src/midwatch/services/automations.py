@@ -1,4 +1,4 @@
-"""The automation service: create, read, change, pause, resume, run now, delete.
+"""The automation service: create, read, change, pause, resume, run and delete automations.
 
 The record is `midwatch.domain.automation`.
 """
@@ -30,12 +30,12 @@ from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks, stop_work
 
 KEPT_SECONDS = 30 * 86400.0
-"""How long a deleted automation can be restored."""
+"""For how many seconds a deleted automation can be restored."""
 LISTED, MOST_LISTED = 20, 200
 NEXT_RUNS, LAST_RUNS = 5, 10
 DAY = 86400 * SECOND
 DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
-"""How many runs of a day are listed at most: for all automations, and for one."""
+"""How many future runs of a day are listed at most: for all automations together, and for each automation."""
 TIMES = ("at", "every", "cron")
 SETTABLE = settable(Automation, Times) | {"enabled"}
 CHANGEABLE = changeable(Automation, Times)
@@ -69,7 +69,7 @@ class Automations(ManagedRecords[Automation]):
         """Create an automation.
 
         Pass exactly one of `at`, `every` and `cron` as the schedule; see `Automation` for the other fields. A time is a
-        number, or text that is read in the given zone.
+        number of microseconds, or text that is read in the time zone `zone`.
         """
         now, creator = self._clock.now(), actor_name(actor)
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
@@ -79,7 +79,7 @@ class Automations(ManagedRecords[Automation]):
             zone=wish.pop("zone", None) or host_zone(), anchor=now,
         )  # fmt: skip
         if times.at is not None and times.at <= now:
-            raise InvalidInput("that time has passed already; choose a later one.", field="at")
+            raise InvalidInput("the time `at` has passed already; choose a later time.", field="at")
         agent = await self._tasks.check_agent(wish.pop("agent", None))
         route = wish.pop("route", None) or self._default_route
         session = wish.pop("session_key", None)
@@ -100,7 +100,7 @@ class Automations(ManagedRecords[Automation]):
         return automation
 
     async def get(self, automation_id: str) -> Automation:
-        """Return the automation, also a deleted one, or raise NotFound."""
+        """Return the automation, even if it is deleted, or raise NotFound."""
         return require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
 
     async def open_run(self, automation_id: str) -> Task | None:
@@ -113,7 +113,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._store.list_runs(automation_id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
-        """Return the automation as JSON, with whether it runs now and the times of its next runs."""
+        """Return the automation as JSON, also with whether it runs now and with the times of its next runs."""
         after = automation.next_run_at
         times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
         return {
@@ -125,7 +125,7 @@ class Automations(ManagedRecords[Automation]):
     def preview(
         self, *, at: str | None = None, every: Any = None, cron: str | None = None, zone: str | None = None, count: int
     ) -> dict[str, Any]:
-        """Return the next runs of a schedule without creating an automation. An interval starts now."""
+        """Return the next `count` runs of a schedule. No automation is created. An interval `every` starts now."""
         now = self._clock.now() // SECOND * SECOND
         zone = find_zone(zone or host_zone()).key
         once = None if at is None else parse_moment(at, now, zone)
@@ -134,7 +134,10 @@ class Automations(ManagedRecords[Automation]):
         return {"when": times.describe(), "next_runs": runs}
 
     async def day(self, ids: Sequence[str] = (), status: str = "", limit: int = LISTED) -> list[dict[str, Any]]:
-        """Return the past runs, and those of the next 24 hours, of the named automations or of those with a status."""
+        """Return, for each automation, its last runs and the times of its runs in the next 24 hours.
+
+        These are the automations with these ids. Without ids, they are the automations with this status; see `list`.
+        """
         automations = [await self.get(key) for key in ids] or await self.list(status, limit=limit)
         most = min(DAY_RUNS_OF_ONE, max(NEXT_RUNS, DAY_RUNS // max(1, len(automations))))
         return [await self._day_of(automation, most) for automation in automations]
@@ -156,7 +159,7 @@ class Automations(ManagedRecords[Automation]):
     async def patch(
         self, automation_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Automation:
-        """Change some fields of an automation; raise Conflict when `revision` is not the current one.
+        """Change some fields of an automation. Raise Conflict if `revision` is not its current revision.
 
         The time of the next run stays unless the schedule changes. An automation without remaining runs is paused.
         """
@@ -164,7 +167,7 @@ class Automations(ManagedRecords[Automation]):
         values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
-            raise InvalidInput(f"{empty[0]} cannot be null; leave it out, or give it a value.", field=empty[0])
+            raise InvalidInput(f"`{empty[0]}` cannot be null; leave it out, or give it a value.", field=empty[0])
         if "agent" in values:
             values = {**values, "agent": await self._tasks.check_agent(values["agent"])}
 
@@ -184,7 +187,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor, revision)
 
     async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Automation:
-        """Pause an automation: no more runs start, and an open run continues. This is idempotent."""
+        """Pause an automation: no more runs start, and an open run continues. A second call changes nothing."""
 
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
@@ -205,7 +208,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor)
 
     async def delete(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
-        """Delete an automation and cancel its open run. For 30 days it can be resumed."""
+        """Delete an automation and cancel its open run. For 30 days, `resume` can restore the automation."""
         name = actor_name(actor)
 
         async def change(automation: Automation, now: int) -> Changes:
@@ -218,7 +221,10 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor)
 
     async def run(self, automation_id: str, *, actor: AnyActor = None) -> Task:
-        """Start a run now, besides the schedule, and return its task at once. It counts like any other run."""
+        """Start a run of an automation now, in addition to its schedule, and return the task of the run at once.
+
+        The run is counted like all other runs, for example for `max_runs`.
+        """
 
         async def compute() -> tuple[Task, Changes]:
             automation = await self._get_managed(automation_id, actor)
@@ -226,17 +232,17 @@ class Automations(ManagedRecords[Automation]):
             if run := await self._store.find_open_run(automation.id):
                 raise Conflict(f"automation {automation.id} runs already as task {run.id}; wait for it or cancel it.")
             if automation.exhausted:
-                raise Conflict(f"automation {automation.id} has had all its runs; raise max_runs first.")
+                raise Conflict(f"automation {automation.id} has used all its runs; first increase its `max_runs`.")
             session = await self._store.get_session(automation.session_key)
             if session is not None and session.status == "closed":
-                raise Conflict(f"session {session.key} is closed; open it again by creating it with the same key.")
+                raise Conflict(f"session {session.key} is closed; to open it again, create it with the same key.")
             terms, now = await self._terms(automation.agent), self._clock.now()
             return rules.run_now(automation, now, terms, actor=actor_name(actor), submitter=self._submitter)
 
         return await apply_with_retry(self._store, f"automation {automation_id}", compute)
 
     async def record_source_message(self, automation_id: str, message_id: str) -> Automation:
-        """Record the message that the results of an automation answer, unless one is recorded already."""
+        """Record the id of the message that the results of an automation reply to, unless an id is recorded already."""
         message = message_id.strip()
 
         async def change(automation: Automation, now: int) -> Changes:
@@ -249,11 +255,14 @@ class Automations(ManagedRecords[Automation]):
     async def list(
         self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
     ) -> list[Automation]:
-        """Return automations, newest first: those with a status, with `all` all, by default all but deleted ones."""
-        wanted = parse_status(status, TRANSITIONS)
+        """Return the automations with this status, newest first.
+
+        With the status `all`, return all automations. Without a status, return all that are not deleted.
+        """
+        chosen = parse_status(status, TRANSITIONS)
         statuses: Iterable[Status] = ("active", "paused")
-        if wanted:
-            statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
+        if chosen:
+            statuses = tuple(TRANSITIONS) if chosen == "all" else (chosen,)  # type: ignore[assignment]  # one of them
         return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit))
 
     # -- internal ----------------------------------------------------------------------------------------------------
@@ -264,7 +273,7 @@ class Automations(ManagedRecords[Automation]):
             check_repository(automation.workdir)
 
     async def _continue_thread(self, automation: Automation, now: int) -> tuple[Session, ...]:
-        """Return the missing session of the thread that the automation continues, if there is one."""
+        """Return the session to create for a new automation that continues a thread, or () if none must be created."""
         key = automation.session_key
         if automation.resume_thread_id is None or automation.fresh or await self._store.get_session(key):
             return ()
@@ -291,7 +300,10 @@ class Automations(ManagedRecords[Automation]):
         return after
 
     def _change_schedule(self, automation: Automation, values: Mapping[str, Any], now: int) -> Mapping[str, Any]:
-        """Return the changed schedule; its kind stays unless the values contain another kind."""
+        """Return the schedule after a patch with these values.
+
+        If the values contain none of `at`, `every` and `cron`, the schedule keeps these, and only its zone may change.
+        """
         chosen = {name: values[name] for name in TIMES if values.get(name) is not None}
         if not chosen and values.get("zone") in (None, automation.schedule.get("zone")):
             return automation.schedule
@@ -306,7 +318,7 @@ class Automations(ManagedRecords[Automation]):
         zone = values.get("zone") or (old.zone if old else host_zone())
         times = Schedule.make(**chosen, zone=zone, anchor=(old.anchor if old else None) or now)
         if "at" in values and times.at is not None and times.at <= now:
-            raise InvalidInput("that time has passed already; choose a later one.", field="at")
+            raise InvalidInput("the time `at` has passed already; choose a later time.", field="at")
         return times.snapshot()
 
 
@@ -315,9 +327,9 @@ def _limit_page(limit: int) -> int:
 
 
 def _read_times(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
-    """Return the values under the names of the record's fields, with times as numbers.
+    """Return the values of a request under the names of the record's fields, with times as numbers.
 
-    A time in words is read in `zone` unless the values contain another zone.
+    A time that is a text is read in the `zone` of the values or, if they have none, in `zone`.
     """
     result = name_as_record(Automation, values)
     for name in ("at", "next_run_at"):
@@ -341,7 +353,7 @@ def create_automation(automation: Automation, now: int, actor: str | None) -> Ch
 
 
 def check_automation(automation: Automation) -> None:
-    """Raise InvalidInput for an automation that could not run."""
+    """Raise InvalidInput if a field of the automation has an invalid value."""
     validate(automation)
     timeout, on_crash = automation.timeout_seconds, automation.on_crash
     check(automation.prompt, {"workdir": automation.workdir, "timeout": timeout, "on_crash": on_crash}, MAX_PROMPT)

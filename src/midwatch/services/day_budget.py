@@ -1,7 +1,7 @@
-"""The day budget: the cost of running turns, and the check of the day's budget.
+"""The day budget: computes the cost of turns, and checks whether the budget of the day is spent.
 
-The spending of a day is that of the tasks that ended since midnight, which is read from the store every few seconds,
-plus that of the turns that run in this process now.
+The spending of a day is the sum of two parts: the spending of the tasks that ended since midnight, which is read from
+the store every few seconds, and the spending of the turns that run in this process now.
 """
 
 from __future__ import annotations
@@ -18,57 +18,66 @@ from midwatch.domain.budget import Budget, Meter, Over, Prices, Spending
 from midwatch.domain.usage import UsageQuery, UsageStore
 
 FRESH_SECONDS = 5.0
-"""How many seconds the spending of the day is used before it is read from the store again."""
+"""For how many seconds the spending of the day is used until it is read from the store again."""
 
 FindCost = Callable[[str, str, Mapping[str, Any]], float | None]
-"""Returns the cost of an agent's usage of a model, or None if no price is known."""
+"""A function of agent, model and usage that returns the cost in dollars, or None if no price is known."""
 
 
 class DaySpent(NamedTuple):
-    """A budget of the day that is spent, and the time when the next day begins."""
+    """A day budget that is spent, and the time `until` when the next day begins."""
 
     over: Over
     until: int
 
 
 class Budgets:
-    """The meters, the prices and the day budget for the turns of this process."""
+    """The prices and the day budget for the turns of this process."""
 
     def __init__(
         self, prices: Prices | None = None, day: DayBudget | None = None, find_cost: FindCost | None = None
     ) -> None:
-        """Build the budgets. `find_cost` is called for models without a configured price."""
+        """Build the budgets. For a model that is not in `prices`, `find_cost` is called."""
         self._prices = prices or Prices()
         self._day = day
         self._find_cost = find_cost
 
     def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
-        """Close the meter of a turn, if it is open, after its end was written. `usage` is the usage of its task."""
+        """Close the meter of a turn, if it is open, because the end of the turn was written.
+
+        `usage` is the usage of the turn's task.
+        """
         if self._day is not None:
             self._day.close(meter, Spending.of(usage))
 
     def cost(self, agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
-        """Return the cost of an agent's usage, or None if no price is known."""
+        """Return the cost of an agent's usage of a model in dollars, or None if no price is known."""
         price = self._prices.of(model)
         if price is not None:
             return price.cost(usage)
         return self._find_cost(agent, model, usage) if self._find_cost is not None else None
 
     def counts_money(self, agent: str, meter: Meter) -> bool:
-        """Return whether a budget in dollars limits a turn."""
+        """Return whether the turn of this meter has a budget in dollars, of its own or of the day."""
         return meter.budget.usd is not None or (self._day is not None and self._day.counts_money(agent))
 
     def find_over(self, agent: str, meter: Meter) -> Over | None:
-        """Return the budget that is spent, or None. For the day the last known spending is used."""
+        """Return the budget of the turn or of the day that is spent, or None.
+
+        The spending of the day may be a few seconds old; see `refresh`.
+        """
         return meter.over() or (self._day.find_over(agent) if self._day is not None else None)
 
     async def refresh(self) -> None:
-        """Read the spending of the day, unless it was read a few seconds ago."""
+        """Read the spending of the day from the store, unless it was read a few seconds ago."""
         if self._day is not None:
             await self._day.refresh()
 
     async def open(self, agent: str, meter: Meter) -> DaySpent | None:
-        """Count a turn that begins from now on. If the budget of the day is spent, return that and count nothing."""
+        """Open the meter of a turn that begins, so that its spending counts for the day, and return None.
+
+        If the budget of the day is spent, return that budget, and do not open the meter.
+        """
         if self._day is None:
             return None
         await self._day.refresh()
@@ -79,7 +88,7 @@ class Budgets:
 
 
 class DayBudget:
-    """The budgets of the desk and of its agents for one day in the host's time zone."""
+    """The budgets of the desk and of its agents for each day. A day begins at midnight in the host's time zone."""
 
     def __init__(self, store: UsageStore, clock: Clock, zone: str, desk: Budget, agents: Mapping[str, Budget]) -> None:
         self._store = store
@@ -91,11 +100,11 @@ class DayBudget:
         self._read_at: float | None = None
         self._spent: dict[str, Spending] = {}
         self._since: list[tuple[float, str, Spending]] = []
-        """Turns that ended here after the spending was read: end time, agent, spending."""
+        """The turns that ended in this process after the spending was read, each as end time, agent and spending."""
         self.running: dict[Meter, str] = {}
 
     def find_over(self, agent: str) -> Over | None:
-        """Return the spent day budget of the desk or of the agent, or None."""
+        """Return the day budget of the desk or of the agent if it is spent, or None."""
         for whose in (None, agent):
             budget = self._budgets.get(whose)
             if budget is not None and (over := budget.over(self.sum_spending(whose), "day")):
@@ -103,11 +112,11 @@ class DayBudget:
         return None
 
     def counts_money(self, agent: str) -> bool:
-        """Return whether a budget in dollars limits the agent's tasks."""
+        """Return whether the desk or the agent has a day budget in dollars."""
         return any(self._budgets[whose].usd is not None for whose in (None, agent) if whose in self._budgets)
 
     def sum_spending(self, whose: str | None) -> Spending:
-        """Return the known spending of today of an agent, or with None of the whole desk."""
+        """Return today's spending of the agent `whose`, as far as it is known. With None, return that of the desk."""
         total = Spending()
         figures = [*self._spent.items(), *((agent, spending) for _, agent, spending in self._since)]
         figures += [(agent, meter.task) for meter, agent in self.running.items()]
@@ -121,13 +130,13 @@ class DayBudget:
         return day_of(self._clock.now(), self._zone)[1]
 
     def close(self, meter: Meter, spent: Spending) -> None:
-        """Add the spending of a turn after its end was written."""
+        """Close the meter of a turn and add its spending to that of the day, because the turn's end was written."""
         agent = self.running.pop(meter, None)
         if agent is not None:
             self._since.append((self._clock.monotonic(), agent, spent))
 
     async def refresh(self) -> None:
-        """Read the spending of the day, unless it was read a few seconds ago. Concurrent callers share one read."""
+        """Read the spending of the day from the store, unless it was read a few seconds ago."""
         async with self._reading:
             read_at, now = self._clock.monotonic(), self._clock.now()
             if self._read_at is not None and read_at - self._read_at < FRESH_SECONDS and now < self._until:
@@ -143,7 +152,7 @@ class DayBudget:
 
 
 def day_of(now: int, zone: ZoneInfo) -> tuple[int, int]:
-    """Return the begin and the end of the day that contains a time."""
+    """Return the times when the day of `now` begins and ends in a time zone."""
     date = datetime.fromtimestamp(now / SECOND, zone).date()
     begins, ends = (datetime.combine(date + timedelta(days=n), time.min, zone) for n in (0, 1))
     return int(begins.timestamp()) * SECOND, int(ends.timestamp()) * SECOND

@@ -1,4 +1,4 @@
-"""The event service: read pages of the event log, and the state that a new watcher gets first."""
+"""The event service: reads pages of the log, and the state that a client needs before it follows events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Events:
         self._store = store
 
     async def bounds(self) -> LogBounds:
-        """Return the first and the last stored seq."""
+        """Return the first and the last `seq` of the log."""
         return await self._store.read_log_bounds()
 
     async def page(self, which: EventFilter, after: int, before: int | None, limit: int) -> dict[str, Any]:
-        """Return a page of stored events as JSON: the first after the seq `after`, or the last before the seq `before`.
+        """Return at most `limit` stored events that match a filter, as JSON.
 
+        These are the first events after the seq `after` or, if `before` is set, the last events before that seq.
         The field `more` is true if there may be further events. Raise Pruned if events after `after` were removed.
         """
         bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
@@ -38,7 +39,7 @@ class Events:
         return {"events": [event.snapshot() for event in events], **bounds._asdict(), "more": more}
 
     async def state(self, which: EventFilter) -> State:
-        """Return the state of the task or session that a filter names, or of the whole desk."""
+        """Return the state of the task or session that a filter names. Without both, return that of the whole desk."""
         if which.task_id is not None:
             return await self.read_task_state(which.task_id)
         if which.session_key is None:

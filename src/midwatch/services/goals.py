@@ -1,4 +1,4 @@
-"""The goal service: create, read, edit, step now, pause, resume, complete, delay, clear.
+"""The goal service: create, read, edit, pause, resume, complete, delay and clear goals, and begin a step now.
 
 The record is `midwatch.domain.goal`.
 """
@@ -50,7 +50,8 @@ class Goals(ManagedRecords[Goal]):
     ) -> None:
         """Build the service.
 
-        `defaults` contains the budgets of a goal that sets none, and as `deadline` its seconds.
+        `defaults` contains the budgets for goals without budgets and, as `deadline`, the number of seconds until the
+        deadline of goals without a deadline.
         """
         super().__init__(store, clock)
         self._tasks = tasks
@@ -62,8 +63,8 @@ class Goals(ManagedRecords[Goal]):
     async def create(self, objective: str, *, actor: AnyActor = None, **wish: Any) -> Goal:
         """Create a goal.
 
-        The first step begins at once, or as soon as the session has a thread. `deadline` is a time in words or a number
-        of seconds.
+        The first step begins at once or, in a session without a thread, when the session has a thread. `deadline` is a
+        time as text, or a number of seconds from now.
         """
         refuse_unknown(wish, SETTABLE)
         now, creator = self._clock.now(), actor_name(actor)
@@ -91,17 +92,17 @@ class Goals(ManagedRecords[Goal]):
             await self._store.apply(Changes(records=(goal,), events=(event_about(goal, created, now, creator),)))
         except Conflict:
             open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
-            other = f" ({open_goal.id})" if open_goal else ""
-            raise Conflict(f"{goal.scope_id} has an open goal already{other}; complete or clear it first.") from None
+            goal_name = f" ({open_goal.id})" if open_goal else ""
+            raise Conflict(f"{goal.scope_id} has an open goal{goal_name}; first complete or clear that goal.") from None
         return goal
 
-    async def _choose_agent(self, wanted: str | None, session: Session | None) -> str:
-        """Return the agent of a new goal. In a session it is the agent of that session."""
-        if session is not None and wanted not in (None, session.agent):
+    async def _choose_agent(self, requested: str | None, session: Session | None) -> str:
+        """Return the agent of a new goal. If the goal has a session, this is the agent of the session."""
+        if session is not None and requested not in (None, session.agent):
             raise InvalidInput(
                 f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
             )
-        return await self._tasks.check_agent(session.agent if session else wanted)
+        return await self._tasks.check_agent(session.agent if session else requested)
 
     async def get(self, goal_id: str) -> Goal:
         """Return the goal, or raise NotFound."""
@@ -113,7 +114,7 @@ class Goals(ManagedRecords[Goal]):
         return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
     async def describe(self, goal: Goal) -> dict[str, Any]:
-        """Return the goal as JSON, with whether a step of it runs."""
+        """Return the goal as JSON, also with whether a step of the goal runs."""
         return {**goal.snapshot(), "running": await self._store.find_open_step(goal.id) is not None}
 
     async def edit(
@@ -132,7 +133,7 @@ class Goals(ManagedRecords[Goal]):
             validate(after)
             check(after.objective, {}, rules.MAX_OBJECTIVE)
             if "deadline_at" in values and after.deadline_at <= now:
-                raise InvalidInput("the deadline has passed already; choose a later one.", field="deadline")
+                raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
             payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
             fields = {name: getattr(after, name) for name in values}
             return change_record(goal, payload, now, actor_name(actor), **fields)
@@ -140,7 +141,7 @@ class Goals(ManagedRecords[Goal]):
         return await self._change(goal_id, change, actor, revision)
 
     async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Goal:
-        """Pause a goal: stop its running step and start no more steps. This is idempotent."""
+        """Pause a goal: stop its running step and start no more steps. A second call changes nothing."""
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -153,7 +154,10 @@ class Goals(ManagedRecords[Goal]):
         return await self._cancel_delegate(goal_id, actor)
 
     async def resume(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Resume a paused goal and reset its count of errors. A goal whose session has no thread yet waits for one."""
+        """Resume a paused goal and reset its number of errors.
+
+        If the session of the goal has no thread yet, the goal waits until the session has a thread.
+        """
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -176,12 +180,12 @@ class Goals(ManagedRecords[Goal]):
         return session is None or not session.thread_id
 
     async def step(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Begin the next step now instead of waiting for its time."""
+        """Begin the next step of a goal now, even if the goal was delayed."""
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
             if goal.status == "waiting_for_session":
-                raise Conflict(f"goal {goal.id} waits for session {goal.session_key}; send a message there first.")
+                raise Conflict(f"goal {goal.id} waits for session {goal.session_key}; first send a message to it.")
             if goal.status == "paused":
                 raise Conflict(f"goal {goal.id} is paused; resume it with `midwatch goal resume {goal.id}`.")
             _check_can_continue(goal, now)
@@ -195,10 +199,10 @@ class Goals(ManagedRecords[Goal]):
     async def complete(
         self, goal_id: str, *, evidence: str = "", actor: AnyActor = None, in_step: str | None = None
     ) -> Goal:
-        """Complete a goal: its objective is reached.
+        """Complete a goal, because its objective is reached. `evidence` is the proof.
 
-        The request of a person has effect at once. The request of the goal's agent in a step (`in_step` is the task)
-        has effect when that step has ended and the verifier, if there is one, agrees.
+        The request of a person has effect at once. The goal's agent makes the request in a step, whose task is
+        `in_step`. The agent's request has effect after the step has ended and the verifier, if there is one, agrees.
         """
         in_step = in_step or await self._own_step(actor, goal_id)
         if in_step and not evidence.strip():
@@ -219,7 +223,7 @@ class Goals(ManagedRecords[Goal]):
     async def delay(
         self, goal_id: str, seconds: float, reason: str, *, actor: AnyActor = None, in_step: str | None = None
     ) -> Goal:
-        """Delay the next step by some seconds; with 0 it begins at once."""
+        """Delay the next step of a goal by `seconds`. With 0 the next step begins at once."""
         in_step = in_step or await self._own_step(actor, goal_id)
 
         async def change(goal: Goal, now: int) -> Changes:
@@ -245,32 +249,41 @@ class Goals(ManagedRecords[Goal]):
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
     async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
-        """Return the goals with a status, or all, newest first."""
-        wanted = parse_status(status, TRANSITIONS)
-        statuses: tuple[Any, ...] = (wanted,) if wanted not in ("", "all") else ()
+        """Return the goals with this status, newest first. Without a status, or with `all`, return all goals."""
+        chosen = parse_status(status, TRANSITIONS)
+        statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 
     async def _own_step(self, actor: AnyActor, goal_id: str) -> str | None:
-        """Return the step the agent works on, or None for a person; raise Forbidden for the agent of other work."""
+        """Return the task id of the goal's step that the actor, an agent, works on. For a person, return None.
+
+        Raise Forbidden if the actor is an agent that does not work on this goal.
+        """
         task = agent_task(actor)
         if task is None:
             return None
         goal = await self._store.get_goal(goal_id)  # read first, so that a concurrent change is refused
         if goal is None or await goal_of(self._store, task) != goal_id:
-            raise Forbidden("an agent may complete or delay only the goal it works on.")
+            raise Forbidden("an agent may complete or delay only the goal that its own task works on.")
         return goal.task_id if task.cause == "handoff" and goal.task_id else task.id
 
     async def _stop_step(self, goal: Goal, now: int, actor: AnyActor) -> Changes:
-        """Return the changes that stop the open step of a goal, unless the step was handed over and has not begun."""
+        """Return the changes that stop the open step of a goal.
+
+        A step that was handed over and has not begun is left to `_cancel_delegate`.
+        """
         step = await self._store.find_open_step(goal.id)
         if step is None or _is_waiting_delegate(step):
             return Changes()
         return (await stop_work(self._store, step, now, actor_name(actor)))[1]
 
     async def _cancel_delegate(self, goal_id: str, actor: AnyActor) -> Goal:
-        """Cancel a step that was handed over and has not begun, so that its end adds its usage to the goal."""
+        """Cancel the open step of a goal if it was handed over and has not begun, and return the goal.
+
+        The step is cancelled as a task, so that the end of the task adds its usage to the goal.
+        """
         step = await self._store.find_open_step(goal_id)
         if step is not None and _is_waiting_delegate(step):
             with suppress(Conflict):
@@ -284,25 +297,31 @@ def _is_waiting_delegate(step: Task) -> bool:
 
 def _check_open(goal: Goal) -> None:
     if not goal.open:
-        raise Conflict(f"goal {goal.id} is {goal.status}; create a new goal.")
+        raise Conflict(f"goal {goal.id} is {goal.status} and cannot be changed; create a new goal.")
 
 
 def _check_step(goal: Goal, task_id: str) -> None:
-    """Raise Conflict unless the task is the running step. A stopped step or a verification may not change the goal."""
+    """Raise Conflict unless the task is the goal's current step.
+
+    An earlier step, or the task that verifies the goal, may not change the goal.
+    """
     if goal.status != "active" or goal.task_id != task_id or goal.work != "step":
-        raise Conflict(f"task {task_id} is not the current step of goal {goal.id}; it cannot complete or delay it.")
+        raise Conflict(f"task {task_id} is not the current step of goal {goal.id}, so it cannot change the goal.")
 
 
 def _check_can_continue(goal: Goal, now: int) -> None:
-    """Raise Conflict if the goal would be paused again at once."""
+    """Raise Conflict if the goal would be paused again at once: a budget is spent, or the deadline has passed."""
     if over := rules.over_budget(goal):
-        raise Conflict(f"{over.why}; raise it with `{over.remedy}`.")
+        raise Conflict(f"{over.why}; increase the budget with `{over.remedy}`.")
     if now >= goal.deadline_at:
-        raise Conflict("the deadline has passed; choose a later one with `midwatch goal edit`, or create a new goal.")
+        raise Conflict("the deadline has passed; set a later one with `midwatch goal edit`, or create a new goal.")
 
 
 async def goal_of(store: Store, task: Task) -> str | None:
-    """Return the id of the goal that a task works on: as its step, or as the delegate of its step."""
+    """Return the id of the goal that a task works on, or None.
+
+    The task is a step of the goal, or a step has handed its work over to the task.
+    """
     if task.cause != "handoff" or task.root_id is None:
         return task.cause_id if task.cause == "goal" else None
     root = await store.get_task(task.root_id)
@@ -313,7 +332,7 @@ async def goal_of(store: Store, task: Task) -> str | None:
 
 
 def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the values with `deadline`, a time in words or a number of seconds, replaced by `deadline_at`."""
+    """Return the values with `deadline_at` instead of `deadline`, which is a time as text or a number of seconds."""
     result = dict(values)
     deadline = result.pop("deadline", None)
     if isinstance(deadline, str):

@@ -21,14 +21,14 @@ from midwatch.services.request_checks import check_workdir
 from midwatch.services.tasks import Tasks
 
 ROLES = {"user": "user", "agent": "assistant", "result": "assistant"}
-"""The role of a message in the terms of models. Notices are for people and are not handed over."""
+"""The roles that models know, by the role of a message. Messages with other roles are not handed over."""
 PAGE = 500
 MOST_HISTORY = MAX_INPUT // 2
 """How many characters of a conversation are handed over. The oldest messages are left out."""
 
 
 class HandoffRequests:
-    """Service: handoffs on request. The agent of a running task may hand over only that task."""
+    """Service: handoffs that people or agents request. The agent of a running task may hand over only this task."""
 
     def __init__(self, store: Store, tasks: Tasks, handoffs: Handoffs) -> None:
         self._store = store
@@ -40,7 +40,10 @@ class HandoffRequests:
         self, options: HandoffOptions, context: HandoffContext | None = None, *, actor: AnyActor = None,
         idempotency_key: str | None = None, wait: float = 0.0,
     ) -> Handoff:  # fmt: skip
-        """Hand work over and wait up to `wait` seconds for the result. With an idempotency key it happens only once."""
+        """Hand work over, wait up to `wait` seconds for the result, and return the handoff.
+
+        A second call with the same idempotency key returns the same handoff.
+        """
         once = None if idempotency_key is None else _scope_key(actor, idempotency_key)
         options = await self._complete(replace(options, wait=False, once=once), context, actor, wait)
         handoff = await self._handoffs.handoff(options)
@@ -51,11 +54,14 @@ class HandoffRequests:
     async def _complete(
         self, options: HandoffOptions, context: HandoffContext | None, actor: AnyActor, wait: float
     ) -> HandoffOptions:
-        """Return the options, completed from the actor and the source task; raise Forbidden without the rights."""
+        """Return the options, with missing values taken from the actor and from the source task.
+
+        Raise Forbidden if the actor may not hand over this work.
+        """
         own, source = agent_task(actor), options.source_task
         if own is not None:
             if source not in (None, own.id):
-                raise Forbidden("an agent may hand over only the task it works on.")
+                raise Forbidden("an agent may hand over only its own task; leave out the source task.")
             source = own.id
             await self._authorization.check_submits(own)
             if context is not None:
@@ -78,7 +84,7 @@ class HandoffRequests:
         )  # fmt: skip
 
     async def get(self, handoff_id: str, *, actor: AnyActor = None, wait: float = 0.0) -> Handoff:
-        """Return the handoff when it has ended, or after `wait` seconds in its current state."""
+        """Wait until a handoff has ended, but at most `wait` seconds, and return the handoff."""
         handoff = await self._handoffs.get(handoff_id)
         if wait <= 0:
             return handoff
@@ -89,7 +95,7 @@ class HandoffRequests:
         return await self._handoffs.get(handoff_id)
 
     async def cancel(self, handoff_id: str, *, actor: AnyActor = None) -> Handoff:
-        """Cancel a handoff and stop its task in whichever process it runs."""
+        """Cancel a handoff and stop its task, also if the task runs in another process."""
         handoff, own = await self._handoffs.get(handoff_id), agent_task(actor)
         if own is None:
             self._authorization.check_work(actor, handoff.creator)
@@ -100,19 +106,25 @@ class HandoffRequests:
         return await self._handoffs.cancel(handoff_id, why=why, actor=name)
 
     async def retry(self, handoff_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None) -> Handoff:
-        """Hand the same work to the same agent again as a new handoff. With an idempotency key it happens only once."""
+        """Hand the work of a handoff to the same agent again, as a new handoff, and return the new handoff.
+
+        A second call with the same idempotency key returns the same new handoff.
+        """
         self._authorization.check_work(actor, (await self._handoffs.get(handoff_id)).creator)
         once = f"retry:{handoff_id}:{_scope_key(actor, idempotency_key)}" if idempotency_key else None
         return await self._handoffs.retry(handoff_id, actor=actor_name(actor), once=once)
 
 
 def _scope_key(actor: AnyActor, key: str) -> str:
-    """Return the idempotency key with a prefix, so that different actors, and their agents, cannot share a key."""
+    """Return the idempotency key with the actor's name as a prefix, so that two actors never use the same key.
+
+    The prefix also differs between a person and the agents that work for this person.
+    """
     return f"{'agent' if agent_task(actor) else 'actor'}:{actor_name(actor)}:{key}"
 
 
 def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
-    """Return whether a handoff has the requested values, as far as the record stores them."""
+    """Return whether an existing handoff is for the same work, agent, timeout and retries as the options."""
     limits = options.timeout in (None, handoff.timeout) and options.max_retries == handoff.max_retries
     return limits and handoff.request == options.task.data() and options.to in (None, handoff.to_agent)
 
@@ -123,7 +135,8 @@ def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
 async def _build_work(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
     """Return the work and its context for a handoff of `task`.
 
-    If the work has no description, it gets the prompt and the result of the task. Otherwise these become history.
+    If `work` has no text, the prompt and the result of the task become the work. Otherwise the prompt and the result
+    become part of the history.
     """
     origin = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
     if origin is not None:
@@ -145,7 +158,8 @@ async def _build_work(store: Store, task: Task, work: HandoffTask) -> tuple[Hand
 def _build_work_again(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
     """Return the work and its context for a handoff of a task that was itself handed over.
 
-    The prompt of such a task may contain the history. The record of its handoff has both separately.
+    The prompt of such a task may contain the history. So the work and the history are taken from the earlier handoff,
+    `origin`, where they are separate.
     """
     before = replace(origin.surroundings, parent_handoff=None)
     prompt = origin.work.words()
@@ -158,7 +172,7 @@ def _build_work_again(origin: Handoff, task: Task, work: HandoffTask) -> tuple[H
 
 
 async def _read_conversation(store: Store, task: Task) -> list[Message]:
-    """Return the messages of the conversation until the end of the task, or until now."""
+    """Return the messages of a task's conversation up to the last message of the task, or all if it has none."""
     messages: list[Message] = []
     while page := await store.read_messages(task.session_key, messages[-1].number if messages else 0, PAGE):
         messages += page
@@ -167,12 +181,12 @@ async def _read_conversation(store: Store, task: Task) -> list[Message]:
 
 
 def _keep_latest(messages: list[Message]) -> Messages:
-    """Return the latest messages within the limit of characters."""
-    kept: list[dict[str, str]] = []
+    """Return the latest messages that together have at most MOST_HISTORY characters."""
+    latest: list[dict[str, str]] = []
     room = MOST_HISTORY
     for message in reversed(messages):
         room -= len(message.text)
         if room < 0:
             break
-        kept.append({"role": ROLES[message.role], "content": message.text})
-    return tuple(reversed(kept))
+        latest.append({"role": ROLES[message.role], "content": message.text})
+    return tuple(reversed(latest))

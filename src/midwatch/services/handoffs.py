@@ -1,8 +1,8 @@
 """The handoff service: hand work over, read, cancel and retry handoffs. The record is `midwatch.domain.handoff`.
 
-The service does everything that comes before the target's task, within the deadline: it chooses an agent, checks that
-handoffs to it are enabled, asks it to accept, calls the hook and filters the history. Once the task exists, the handoff
-goes on with the task, even if this process ends.
+Before the task of the target is created, the service chooses an agent, checks that handoffs to this agent are enabled,
+asks the agent to accept, calls the hook and filters the history. All this must end before the handoff's deadline. After
+the task is created, the handoff no longer needs this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from midwatch.services.waiter import Waiter
 
 Hook = Callable[[Handoff], Any]
 Enable = Callable[["HandoffOptions", str], Any]
-"""Called with the options and the name of the target; returns whether the handoff is allowed."""
+"""A function that gets the options and the name of the target, and returns whether the handoff is allowed."""
 
 log = logging.getLogger("midwatch.handoffs")
 
@@ -43,8 +43,8 @@ TEXTS = (
     "from_agent", "to", "source_task", "once", "workdir", "actor", "tool_name_override", "tool_description_override",
 )  # fmt: skip
 TRANSFER_SECONDS = 86400.0
-"""The timeout of a transfer. The transferred task has a timeout of its own."""
-DISABLED = "handoffs to it are disabled; choose another agent."
+"""The timeout of a transfer in seconds. The task that gets the work has a timeout of its own."""
+DISABLED = "handoffs to this agent are disabled; choose another agent."
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class Receiver(Protocol):
         """Return whether this agent can do the work."""
 
     async def accept(self, handoff: Handoff) -> None:
-        """Accept the handoff, or raise an error to refuse it; the error's text is the reason."""
+        """Accept the handoff, or raise an error to refuse it. The text of the error is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class HandoffOptions:
     """The options of a handoff.
 
     Without `to`, an agent is chosen by its capabilities. If `timeout` or `nest_history` is None, the desk's setting is
-    used. `enabled` and `enable_func` must both allow the handoff. Set `awaited` if the source waits for the answer by
-    other means than this call. `once` is an idempotency key: a second request with it returns the same handoff.
+    used. `enabled` and `enable_func` must both allow the handoff. Set `awaited` if the source task waits for the
+    answer, but not in this call. `once` is an idempotency key: a second request with this key returns the same handoff.
     """
 
     task: HandoffTask
@@ -126,13 +126,13 @@ class Handoffs:
     # -- targets of handoffs -------------------------------------------------------------------------------------
 
     async def register(self, agent: Agent) -> None:
-        """Add an agent to this process, for tasks and handoffs; raise Conflict if its name is taken."""
+        """Add an agent to this process. Raise Conflict if another agent of this process has the same name."""
         await self._registry.register(agent)
 
     async def unregister(self, name: str) -> None:
         """Remove an agent from this process, or raise UnknownAgent.
 
-        Its running tasks continue; its pending tasks wait until it is registered again.
+        The running tasks of the agent continue. Its pending tasks wait until a process offers the agent again.
         """
         await self._registry.unregister(name)
 
@@ -141,7 +141,10 @@ class Handoffs:
         (self._disabled.discard if on else self._disabled.add)(agent)
 
     def receivers(self, names: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Return the agents to which work may be handed over, with their descriptions; `names` limits the selection."""
+        """Return the descriptions of the agents to which work may be handed over, by name.
+
+        With `names`, return only those of these agents.
+        """
         wanted = self._agents if names is None else names
         known = {name: self._agents.get(name) for name in wanted if name not in self._disabled}
         return {name: getattr(agent, "description", "") for name, agent in known.items()}
@@ -151,11 +154,11 @@ class Handoffs:
         return agent not in self._disabled
 
     async def find_agent(self, work: HandoffTask, without: frozenset[str] = frozenset()) -> list[str]:
-        """Return the agents of this process that can do this work, best first."""
+        """Return the agents of this process that can do this work, the best first, without the agents `without`."""
         open_handoffs = await self._store.count_open_handoffs()
         candidates = [
-            Candidate(name, agent.capabilities, open_handoffs.get(name, 0), place)
-            for place, (name, agent) in enumerate(self._agents.items())
+            Candidate(name, agent.capabilities, open_handoffs.get(name, 0), position)
+            for position, (name, agent) in enumerate(self._agents.items())
             if _can_handle(agent, work)
         ]
         return best_first(candidates, work.type, without)
@@ -163,10 +166,10 @@ class Handoffs:
     # -- hand over -----------------------------------------------------------------------------------------------
 
     async def handoff(self, options: HandoffOptions) -> Handoff:
-        """Hand work over.
+        """Hand work over to an agent.
 
-        With `wait`, return the handoff when it has completed, or raise an error if it ends without an answer. Without
-        `wait`, return the handoff as soon as its task is created.
+        If `options.wait` is True, return the handoff when it has completed, or raise an error if it ends without an
+        answer. Otherwise return the handoff as soon as its task is created.
         """
         self._check(options)
         if not options.wait:
@@ -176,13 +179,13 @@ class Handoffs:
 
     async def _create(self, options: HandoffOptions) -> Handoff:
         """Create the handoff and its task, or return the handoff of an earlier request with the same `once`."""
-        if known := await self._find_known(options):
-            return known
+        if earlier := await self._find_known(options):
+            return earlier
         try:
             return (await self._prepare_in_time(await self._begin(options), options)).handoff
         except Conflict:
-            if known := await self._find_known(options):  # a concurrent request created it
-                return known
+            if earlier := await self._find_known(options):  # a concurrent request created it
+                return earlier
             raise
 
     async def transfer(self, options: HandoffOptions) -> Transfer:
@@ -193,14 +196,14 @@ class Handoffs:
         options = replace(options, form="transfer", wait=False, timeout=options.timeout or TRANSFER_SECONDS)
         self._check(options)
         if options.source_task is None:
-            raise InvalidInput("only a task can be transferred; set source_task to its id.", field="source_task")
+            raise InvalidInput("`source_task` must be the id of the task to transfer.", field="source_task")
         earlier = await self._store.find_handoff(options.source_task, options.once) if options.once else None
         if earlier is not None:
             await self._free_name(earlier)
         return await self._prepare_in_time(await self._begin(options), options)
 
     def _check(self, options: HandoffOptions) -> None:
-        """Raise InvalidInput for invalid options."""
+        """Raise InvalidInput if the options are invalid."""
         rules.check(options.task, options.context, self._get_timeout(options), options.max_retries)
         rules.check_texts({name: getattr(options, name) for name in TEXTS})
 
@@ -210,16 +213,19 @@ class Handoffs:
     async def _find_known(self, options: HandoffOptions) -> Handoff | None:
         if options.once is None:
             return None
-        known = await self._store.find_handoff(options.source_task, options.once)
-        if known is None:
+        earlier = await self._store.find_handoff(options.source_task, options.once)
+        if earlier is None:
             return None
-        abandoned = known.status in ("pending", "accepted") and known.owner != self._owner
-        if abandoned or (known.status == "cancelled" and known.task_id is None):
-            return None if await self._free_name(known) else await self._find_known(options)
-        return known
+        abandoned = earlier.status in ("pending", "accepted") and earlier.owner != self._owner
+        if abandoned or (earlier.status == "cancelled" and earlier.task_id is None):
+            return None if await self._free_name(earlier) else await self._find_known(options)
+        return earlier
 
     async def _free_name(self, earlier: Handoff) -> bool:
-        """Release `once` of an earlier handoff whose preparation was not finished; return False if it changed."""
+        """Remove the key `once` from an earlier handoff that has no task, so that a new handoff can use the key.
+
+        Return False if the earlier handoff changed meanwhile.
+        """
         if earlier.open:
             why = "the process that prepared it ended"
             step = rules.fail_handoff(earlier, why, self._clock.now(), "choose", once=None)[1]
@@ -231,7 +237,10 @@ class Handoffs:
         return False
 
     async def _begin(self, options: HandoffOptions) -> _Stage:
-        """Return the new handoff with its first candidate. It is written now, or later together with its task."""
+        """Build a new handoff with the named agent, or the best one, as its target.
+
+        The handoff is written now, or later together with its task if no code of users is called in between.
+        """
         source = await self._get_source(options)
         chain = await self._read_chain(options, source)
         root = (source.root_id or source.id) if source else None
@@ -259,14 +268,14 @@ class Handoffs:
         if self._needs_one_write(options, to):
             return _Stage(handoff, [request])
         if not to:
-            why = f"no agent here can do work of type {options.task.type!r}; name an agent, or add that capability."
+            why = f"no agent here can do work of type {options.task.type!r}; name an agent, or add a capability for it."
             await self._store.apply(rules.merge_steps([request, rules.fail_handoff(handoff, why, now, "choose")[1]]))
             raise errors.NoCandidate(why, handoff.id)
         await self._store.apply(request)
         return _Stage(handoff, [])
 
     def _needs_one_write(self, options: HandoffOptions, to: str) -> bool:
-        """Return whether no user code is called before the task is created, so that one write is enough."""
+        """Return whether one write can create the handoff and its task, because no code of users runs in between."""
         filters = (options.input_filter, options.history_mapper, self.input_filter)
         calls = (options.on_handoff, options.enable_func, *filters)
         allowed = options.enabled is not False and to not in self._disabled
@@ -277,7 +286,7 @@ class Handoffs:
         return None if key is None else require(await self._store.get_task(key), "task", key)
 
     async def _read_chain(self, options: HandoffOptions, source: Task | None) -> list[Link]:
-        """Return the agents that had the work before, oldest first."""
+        """Return the agents that had this work before, the first agent first."""
         chain: list[Link] = []
         parent = options.context.parent_handoff
         if source is not None and source.cause == "handoff":
@@ -295,7 +304,7 @@ class Handoffs:
             raise UnknownAgent(name, sorted(self._agents))
 
     async def _prepare_in_time(self, stage: _Stage, options: HandoffOptions) -> Transfer:
-        """Prepare the task within the deadline. An error ends the handoff and is raised for the caller."""
+        """Prepare the task of a handoff before the handoff's deadline. After an error, end the handoff and raise."""
         handoff = stage.handoff
         limit = asyncio.timeout(rules.remaining(handoff, self._clock.now()))
         try:
@@ -327,7 +336,7 @@ class Handoffs:
             raise await self._fail(stage, problem) from problem
 
     async def _fail(self, stage: _Stage, problem: BaseException) -> errors.MidwatchError:
-        """End the handoff after an error in its preparation, and return the error for the caller."""
+        """End the handoff after an error in its preparation, and return the error to raise."""
         why = f"{stage.name}: {type(problem).__name__}: {problem}"
         ended = await self._end(stage, lambda handoff: rules.fail_handoff(handoff, why, self._clock.now(), stage.name))
         if ended is None and isinstance(problem, Conflict):
@@ -352,7 +361,7 @@ class Handoffs:
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)
 
     async def _find_accepting(self, stage: _Stage, options: HandoffOptions) -> None:
-        """Ask the named agent to accept the handoff, or if none is named, one candidate after the other."""
+        """Find an agent that accepts the handoff: ask the agent `to`, or without it, the best agents one by one."""
         tried: set[str] = set()
         while True:
             handoff, why = stage.handoff, ""
@@ -362,7 +371,7 @@ class Handoffs:
                 why = DISABLED
             agent: object = self._agents.get(handoff.to_agent)
             if not why and agent is None and options.to is None:
-                why = "it is no longer registered in this process."
+                why = "the agent is no longer registered in this process."
             stage.name = "accept"
             if not why and isinstance(agent, Receiver):
                 try:
@@ -390,7 +399,7 @@ class Handoffs:
         return options.enable_func is None or bool(await _call(options.enable_func, options, agent))
 
     def _choose_filter(self, options: HandoffOptions) -> InputFilter | None:
-        """Return the filter of the history. A filter of the handoff takes precedence over that of the desk."""
+        """Return the filter for the history, or None. A filter in the options replaces the filter of the desk."""
         if options.input_filter is not None:
             return options.input_filter
         if options.history_mapper is not None:
@@ -402,7 +411,10 @@ class Handoffs:
     async def _build_task(
         self, handoff: Handoff, options: HandoffOptions, data: HandoffInputData
     ) -> tuple[Task, dict[str, Any]]:
-        """Return the task and the context for the target. An agent that takes no history gets it in the prompt."""
+        """Return the task of the target and the context of the handoff.
+
+        If the target cannot take a history, the history becomes part of the prompt.
+        """
         agent = self._agents.get(handoff.to_agent)
         terms = await self._terms(handoff.to_agent) or AgentTerms()
         latest = data.new_messages if data.input_messages is None else data.input_messages
@@ -424,9 +436,10 @@ class Handoffs:
         return task, {**handoff.context, "messages": [dict(message) for message in messages]}
 
     async def _end(self, stage: _Stage, ending: Callable[[Handoff], tuple[Handoff, Changes]]) -> Handoff | None:
-        """End the handoff and return it, or return one that has ended already; None if it was never written.
+        """End the handoff and return it, or return None if the handoff was never written.
 
-        The write that was interrupted may have succeeded, so the record is read if the first try fails.
+        A handoff that has ended already is returned unchanged. An interrupted write may have succeeded, so the handoff
+        is read again if the first try to end it fails.
         """
         with suppress(Conflict, StoreError):
             after, step = ending(stage.handoff)
@@ -446,9 +459,10 @@ class Handoffs:
     # -- existing handoffs ---------------------------------------------------------------------------------------
 
     async def wait(self, handoff_id: str, by: str | None = None) -> Handoff:
-        """Return the handoff when it has completed, or raise an error if it ends without an answer.
+        """Wait until the handoff has completed and return it, or raise an error if it ends without an answer.
 
-        `by` is the task whose agent waits by a request. While it waits for its own handoff, it holds no slot.
+        `by` is the id of the task whose agent waits with an HTTP request. If the handoff belongs to this task, the task
+        releases its slot while it waits.
         """
         if by is not None:
             handoff = await self.get(handoff_id)
@@ -463,7 +477,7 @@ class Handoffs:
         return rules.remaining(handoff, self._clock.now())
 
     async def _read_in_time(self, handoff_id: str) -> Handoff:
-        """Return the handoff; expire it first if its deadline has passed.
+        """Return the handoff. If its deadline has passed, expire the handoff first.
 
         The scheduler expires handoffs too, but a process that runs only its own tasks has no scheduler.
         """
@@ -479,11 +493,11 @@ class Handoffs:
         return require(await self._store.get_handoff(handoff_id), "handoff", handoff_id)
 
     async def list(self, which: HandoffFilter | None = None) -> list[Handoff]:
-        """Return handoffs, newest first."""
+        """Return the handoffs that match a filter, newest first."""
         return await self._store.list_handoffs(which or HandoffFilter())
 
     async def cancel(self, handoff_id: str, *, why: str = "cancelled by a person", actor: str | None = None) -> Handoff:
-        """Cancel a handoff and stop its task in whichever process it runs."""
+        """Cancel a handoff and stop its task, also if the task runs in another process."""
 
         async def compute() -> tuple[Handoff, Changes]:
             handoff = await self.get(handoff_id)
@@ -496,39 +510,42 @@ class Handoffs:
         return await apply_with_retry(self._store, f"handoff {handoff_id}", compute)
 
     async def cancel_unattended(self, source_task: str, once: str) -> None:
-        """Cancel an open handoff, because the task that waits for it is being stopped."""
+        """Cancel the open handoff of a task with the key `once`, because the task is being stopped."""
         handoff = await self._store.find_handoff(source_task, once)
         if handoff is not None and handoff.open:
             with suppress(Conflict):
                 await self.cancel(handoff.id, why="the task that handed it over was stopped")
 
     async def cancel_orphans(self) -> None:
-        """Cancel the open handoffs of which the waiting tasks have ended."""
+        """Cancel all open handoffs whose source task waited for them and has ended."""
         for handoff in await self._store.list_orphaned_handoffs():
             with suppress(Conflict):
                 await self.cancel(handoff.id, why="the task that waited for it has ended")
 
     async def expire(self, due: Handoff) -> None:
-        """End a handoff whose deadline has passed."""
+        """End a handoff as expired, because its deadline has passed, and stop its task."""
         await self._store.apply((await self._add_stop(*rules.expire_handoff(due, self._clock.now())))[1])
 
     async def abandon(self, handoff: Handoff) -> None:
-        """Fail a handoff that has no task yet, because the process that prepared it has ended."""
-        why = "the process that prepared it ended before its task was created; hand it over again."
+        """Mark a handoff without a task as failed, because the process that prepared the handoff has ended."""
+        why = "the process that prepared the handoff ended before its task was created; hand the work over again."
         await self._store.apply(rules.fail_handoff(handoff, why, self._clock.now(), "choose")[1])
 
     async def _add_stop(self, ended: Handoff, step: Changes, actor: str | None = None) -> tuple[Handoff, Changes]:
-        """Return the ended handoff and its changes, extended by those that stop its task."""
+        """Return the ended handoff and its changes, with the changes that stop its task added."""
         task = await self._store.get_task(ended.task_id) if ended.task_id else None
         if task is not None and task.open:
             step = step.plus(stop_task(task, self._clock.now(), actor)[1])
         return ended, step
 
     async def retry(self, handoff_id: str, *, actor: str | None = None, once: str | None = None) -> Handoff:
-        """Hand the same work to the same agent again without waiting. With the same `once` it happens only once."""
+        """Hand the work of a handoff to the same agent again, and return the new handoff without waiting for its end.
+
+        A second call with the same `once` returns the same new handoff.
+        """
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
-            raise Conflict(f"handoff {old.id} is {old.status}; only a handoff without an answer can be retried.")
+            raise Conflict(f"handoff {old.id} is {old.status}; only one that ended without an answer can be retried.")
         task_id = old.task_id or old.source_task
         before = await self._store.get_task(task_id) if task_id else None
         options = HandoffOptions(
@@ -540,7 +557,7 @@ class Handoffs:
 
 
 class _Stage:
-    """The progress of a handoff's preparation. The changes in `held` are written together with the next ones."""
+    """The state of a handoff that is being prepared: the name of the current stage, and changes to write later."""
 
     def __init__(self, handoff: Handoff, held: list[Changes]) -> None:
         self.handoff = handoff
@@ -549,11 +566,11 @@ class _Stage:
 
 
 def _can_handle(agent: Agent, work: HandoffTask) -> bool:
-    """Return whether the agent can do this work. If its method raises an error, the answer is no."""
+    """Return whether the agent can do this work. If its method `can_handle` raises an error, return False."""
     try:
         return not isinstance(agent, Receiver) or bool(agent.can_handle(work))
     except Exception:
-        log.exception("agent %s raised an error in can_handle for work of type %r", agent.name, work.type)
+        log.exception("agent %s raised an error in `can_handle` for work of type %r", agent.name, work.type)
         return False
 
 

@@ -20,7 +20,7 @@ from midwatch.services.records import require
 
 
 class Notifications:
-    """Service: deliveries of notices, and the typing indicator during a run."""
+    """Service: the deliveries of notices, and the typing indicator while a task runs."""
 
     def __init__(self, store: Store, clock: Clock, channels: Mapping[str, Channel]) -> None:
         self._store = store
@@ -28,13 +28,13 @@ class Notifications:
         self._channels = channels
 
     def check_route(self, text: str) -> str:
-        """Return the text as a route to a known channel, or raise InvalidInput."""
+        """Return the route in `text`. Raise InvalidInput if the text is no route or its channel does not exist."""
         route = Route.parse(text)
         if route.channel not in self._channels:
-            known = ", ".join(sorted(self._channels))
+            names = ", ".join(sorted(self._channels))
             raise InvalidInput(
-                f"there is no channel {route.channel!r}; known channels: {known}. "
-                "Add it under [channels.NAME] in midwatch.toml.",
+                f"there is no channel {route.channel!r}; use one of: {names}; "
+                "or add a table [channels.NAME] to midwatch.toml.",
                 field="route",
             )
         return text.strip()
@@ -44,7 +44,7 @@ class Notifications:
         return require(await self._store.get_delivery(delivery_id), "delivery", delivery_id)
 
     async def retry(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
-        """Try a failed delivery again, as if it had never been tried."""
+        """Make a failed delivery pending again, with its number of attempts set to 0."""
         delivery = await self.get(delivery_id)
         if delivery.status != "failed":
             raise Conflict(f"delivery {delivery.id} is {delivery.status}; only a failed delivery can be retried.")
@@ -59,12 +59,12 @@ class Notifications:
     async def list(
         self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
     ) -> list[Delivery]:
-        """Return deliveries, newest first."""
+        """Return deliveries, newest first: all of them, or only those of a task or with a status."""
         return await self._store.list_deliveries(task_id=task_id, status=status, limit=limit)
 
     @asynccontextmanager
     async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show the typing indicator on the channel of a route until the block ends; ignore errors of the channel."""
+        """Show the typing indicator on the channel of a route during the block. Errors of the channel are ignored."""
         parsed = Route.parse(route) if route else None
         channel = self._channels.get(parsed.channel) if parsed else None
         sign: AbstractAsyncContextManager[None] | None = None

@@ -1,4 +1,4 @@
-"""Helpers for records: find a record or raise NotFound; change a record, and retry if it changed meanwhile."""
+"""Helpers for records: raise NotFound for a missing record, and change a record even if others change it meanwhile."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ T = TypeVar("T")
 
 
 def require(record: T | None, noun: str, key: str) -> T:
-    """Return the record; raise NotFound if there is none."""
+    """Return the record, or raise NotFound if the record is None. `noun` and `key` name the record in the error."""
     if record is None:
         raise NotFound(noun, key)
     return record
 
 
 def parse_status(status: str, known: Iterable[str]) -> str:
-    """Return the normalised status of a filter: empty, `all`, or a known status; otherwise raise InvalidInput."""
-    wanted = status.strip().lower()
-    if wanted not in ("", "all", *known):
-        raise InvalidInput(f"the status is one of: all, {', '.join(known)}.", field="status")
-    return wanted
+    """Return the status that a list is filtered by, in lower case: empty, `all`, or a known status.
+
+    Raise InvalidInput for any other text.
+    """
+    chosen = status.strip().lower()
+    if chosen not in ("", "all", *known):
+        raise InvalidInput(f"the status must be one of: all, {', '.join(known)}.", field="status")
+    return chosen
 
 
 async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaitable[tuple[T, Changes]]]) -> T:
-    """Compute a result and its changes, write the changes, and return the result.
+    """Call `compute`, write the changes that it returns, and return the result that it returns.
 
-    If a record changed meanwhile, both are computed again. `name` is the record's name in the error message.
+    If a record changed meanwhile, `compute` is called again. `name` names the record in the error message.
     """
     for _ in range(TRIES):
         result, changes = await compute()
@@ -63,7 +66,7 @@ M = TypeVar("M", bound=ManagedRecord)
 
 
 class ManagedRecords(Generic[M]):
-    """The base class of the services of automations and goals."""
+    """The base class of the automation service and the goal service."""
 
     noun: ClassVar[str]
 
@@ -76,7 +79,7 @@ class ManagedRecords(Generic[M]):
         raise NotImplementedError
 
     async def _get_managed(self, record_id: str, actor: AnyActor) -> M:
-        """Return the record; raise Forbidden if the actor may not manage it."""
+        """Return the record, or raise Forbidden if the actor may not manage the record."""
         record = await self.get(record_id)
         check_manager(actor, record.creator, record.manage_mode)
         return record
@@ -85,13 +88,16 @@ class ManagedRecords(Generic[M]):
         self, record_id: str, change: Callable[[M, int], Awaitable[Changes]], actor: AnyActor = None,
         revision: int | None = None,
     ) -> M:  # fmt: skip
-        """Write the changes that `change` returns for the record and the time, and return the changed record."""
+        """Call `change` with the record and the time, write the changes that it returns, and return the changed record.
+
+        Raise Forbidden if the actor may not manage the record, and Conflict if `revision` is not its current revision.
+        """
 
         async def compute() -> tuple[None, Changes]:
             record = await self._get_managed(record_id, actor)
             if revision is not None and record.revision != revision:
                 raise Conflict(
-                    f"{self.noun} {record.id} changed meanwhile (revision {record.revision}); read it again."
+                    f"{self.noun} {record.id} changed meanwhile to revision {record.revision}; read it again."
                 )
             return None, await change(record, self._clock.now())
 

@@ -1,4 +1,4 @@
-"""Checks of requests: wrong values are refused with an error that names the field and the remedy."""
+"""Checks of requests: a wrong value raises InvalidInput, which names the field and says what to do."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plai
 
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
-    """Raise InvalidInput, with the field and the remedy, for a wrong value."""
+    """Raise InvalidInput if the prompt or another value of a submission is wrong."""
     for field, value in (("prompt", prompt), *wish.items()):
         if isinstance(value, str) and not is_plain(value):
-            raise InvalidInput(f"{field} contains a NUL or half a character; send plain UTF-8 text.", field=field)
+            raise InvalidInput(f"`{field}` has a NUL or an incomplete character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; write what the agent should do.", field="prompt")
     if len(prompt) > max_prompt:
-        raise InvalidInput(f"the prompt has {len(prompt)} characters; shorten it to {max_prompt}.", field="prompt")
+        raise InvalidInput(f"the prompt has {len(prompt)} characters; use at most {max_prompt}.", field="prompt")
     check_workdir(wish.get("workdir"))
     timeout = wish.get("timeout")
     if timeout is not None and not 0 < timeout <= YEAR:
@@ -29,9 +29,9 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
         raise InvalidInput("the delay must be from 0 seconds to a year.", field="delay")
     attempts = wish.get("max_attempts")
     if attempts is not None and not 1 <= attempts <= 100:
-        raise InvalidInput("max_attempts must be from 1 to 100.", field="max_attempts")
+        raise InvalidInput("`max_attempts` must be from 1 to 100.", field="max_attempts")
     if wish.get("on_crash") not in (None, "resume", "rerun", "fail"):
-        raise InvalidInput("on_crash must be resume, rerun or fail.", field="on_crash")
+        raise InvalidInput("`on_crash` must be `resume`, `rerun` or `fail`.", field="on_crash")
     if wish.get("cause") not in (None, *CAUSES):
         raise InvalidInput(f"the cause must be one of: {', '.join(CAUSES)}.", field="cause")
     Budget.from_data(wish.get("budget"))
@@ -41,22 +41,22 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
 
 
 def check_workdir(workdir: str | None) -> None:
-    """Raise InvalidInput unless an agent can work in the directory."""
+    """Raise InvalidInput unless the directory is None, or an absolute path of an existing directory."""
     if workdir is not None and not Path(workdir).is_absolute():
         raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
     if workdir is not None and not is_directory(workdir):
         raise InvalidInput(
-            f"the working directory {workdir!r} does not exist; create it or name another.", field="workdir"
+            f"the working directory {workdir!r} does not exist; create it, or name another directory.", field="workdir"
         )
 
 
 def check_repository(workdir: str | None) -> None:
-    """Raise InvalidInput unless the directory is in a git repository. More is checked when the task starts."""
+    """Raise InvalidInput unless the directory is in a git repository. Further checks follow when the task starts."""
     if workdir is None:
-        raise InvalidInput("a worktree needs a git repository; name a working directory in one.", field="workdir")
+        raise InvalidInput("for a worktree, `workdir` must name a directory in a git repository.", field="workdir")
     if not (Path(directory_of(workdir)) / ".git").exists():
         raise InvalidInput(
-            f"{workdir!r} is not in a git repository, so no worktree can be made from it; leave the worktree out, "
+            f"{workdir!r} is not in a git repository, so no worktree can be made from it; leave out `worktree`, "
             "or create a repository with `git init` and a first commit.",
             field="worktree",
         )

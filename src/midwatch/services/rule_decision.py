@@ -1,4 +1,4 @@
-"""The decision by rules: whether a question is answered without a person. Symbolic links are followed."""
+"""The decision by rules: may a question be answered without a person? Symbolic links in paths are followed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect
 
 
 class QuestionFacts:
-    """A question and the facts about it that rules are compared with. Each fact is computed once."""
+    """A question and the facts about the question that rules are compared with. Each fact is computed only once."""
 
     def __init__(self, question: Question, root: str | None) -> None:
         self.question = question
@@ -28,7 +28,7 @@ class QuestionFacts:
 
     @cached_property
     def argv(self) -> tuple[str, ...] | None:
-        """Return the words of the command, or None if it cannot be parsed reliably."""
+        """Return the words of the command, or None if there is no command or it cannot be parsed reliably."""
         return None if self.question.command is None else argv_of(self.question.command)
 
     @cached_property
@@ -38,7 +38,7 @@ class QuestionFacts:
 
     @cached_property
     def doubtful(self) -> bool:
-        """Return whether it is unclear which actions a yes would allow."""
+        """Return whether it is unclear which actions the answer yes would allow."""
         if self.question.command is not None and self.argv is None:
             return True
         nameless = self.question.kind in TARGETED and not self.question.paths
@@ -48,13 +48,13 @@ class QuestionFacts:
 
     @cached_property
     def relative_paths(self) -> list[str] | None:
-        """Return the files relative to the working directory, or None if one of them is outside."""
+        """Return the question's paths relative to the working directory, or None if a path is outside of it."""
         paths = [resolve_path(path, self.root) for path in self.question.paths]
         return None if None in paths else [path for path in paths if path is not None]
 
     @cached_property
     def possible_paths(self) -> frozenset[str]:
-        """Return all words and paths of the question that may name a file, in all their forms."""
+        """Return everything in the question that may name a file, in all forms that a path may have, in lower case."""
         words = [place for part in self.parts for word in part for place in places(word)]
         paths = [*self.question.paths[:MOST_PATHS], *words]
         return frozenset(form.casefold() for path in dict.fromkeys(paths) for form in _forms(path, self.root))
@@ -65,17 +65,17 @@ def decide(
 ) -> Decision:
     """Decide on a question: first by rules that deny, then by rules that allow, then by the default of the last policy.
 
-    A question without an action is left to a person, unless the default is to deny.
+    A question that only offers choices, without an action, is left to a person, unless the default is to deny.
     """
     if question.kind != "choice":
-        kept, facts = list(rules), QuestionFacts(question, root)
-        denying = [*_rank_policies(policies, "deny"), *_rank_rules(kept, "deny")]
+        stored_rules, facts = list(rules), QuestionFacts(question, root)
+        denying = [*_rank_policies(policies, "deny"), *_rank_rules(stored_rules, "deny")]
         for by, pattern, effect in denying:
             if denies(pattern, facts):
                 return Decision("deny", by, effect(pattern))
         if facts.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
             return Decision("ask")  # it may contain a denied action
-        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(kept, "allow")):
+        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(stored_rules, "allow")):
             if allows(pattern, facts):
                 return Decision("allow", by, effect(pattern))
     by, default = next(((name, policy.default) for name, policy in reversed(policies) if policy.default), ("", "ask"))
@@ -85,7 +85,7 @@ def decide(
 
 
 def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
-    """Return whether a rule that allows this pattern certainly allows the question."""
+    """Return whether a rule that allows this pattern allows everything that the question may mean."""
     question = facts.question
     if (
         pattern.kind not in (None, question.kind)
@@ -104,19 +104,19 @@ def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
         return pattern.command is None and (
             question.command is None or (pattern.kind == "execute" and not pattern.path)
         )
-    wanted = CommandPattern.parse(pattern.command)
-    if wanted is None or facts.argv is None:
+    command = CommandPattern.parse(pattern.command)
+    if command is None or facts.argv is None:
         return False
-    return wanted.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
+    return command.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
 
 
 def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
-    """Return whether a rule that denies this pattern may apply to the question."""
+    """Return whether a rule that denies this pattern denies something that the question may mean."""
     if pattern.kind not in (None, facts.question.kind) or not _holds_in(pattern, facts):
         return False
     if pattern.command is not None:
-        wanted = CommandPattern.parse(pattern.command)
-        if wanted is None or not wanted.may_be_in(facts.parts, facts.argv):
+        command = CommandPattern.parse(pattern.command)
+        if command is None or not command.may_be_in(facts.parts, facts.argv):
             return False
     if pattern.path is None:
         return True
@@ -126,7 +126,7 @@ def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
-    """Return the narrowest pattern for a question: exactly its command or its file, in its working directory.
+    """Return the pattern that allows only the command or the file of a question, in its working directory.
 
     Return None if no pattern is reliable.
     """
@@ -148,7 +148,7 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
 
 
 def resolve_path(path: str, root: str | None) -> str | None:
-    """Return the real path relative to the working directory, or None if it is outside or unclear."""
+    """Return the real path relative to the working directory `root`, or None if the path is outside or unclear."""
     if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
         return None
     try:
@@ -164,7 +164,7 @@ def _holds_in(pattern: Pattern, facts: QuestionFacts) -> bool:
 
 
 Ranked = Iterator[tuple[str, Pattern, Callable[[Pattern], str]]]
-"""The rule's name, its pattern, and a function that describes it."""
+"""For each rule: its name, its pattern, and a function that describes the effect of a pattern."""
 
 
 def _rank_policies(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
@@ -180,20 +180,20 @@ def _rank_rules(rules: Iterable[Rule], effect: Effect) -> Ranked:
 
 
 def _forms(path: str, root: str | None) -> Iterator[str]:
-    """Yield the forms of a path that a denying rule may match: as written, normalised, and with links resolved."""
+    """Yield the forms of a path that a rule is compared with: as written, normalised, and without symbolic links."""
     home = expand_home(path)
     yield path
     yield os.path.normpath(home)
     if root is None or "\0" in path:
         return
     joined = Path(root) / home
-    for base, place in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
-        yield place
-        yield os.path.relpath(place, base)
+    for base, full_path in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
+        yield full_path
+        yield os.path.relpath(full_path, base)
 
 
 def expand_home(path: str) -> str:
-    """Return the path with `~` replaced. The `~name` of an unknown user is left as it is."""
+    """Return the path with `~` replaced by the user's home. If the user of `~name` is unknown, keep `~name`."""
     try:
         return str(Path(path).expanduser()) if path.startswith("~") else path
     except RuntimeError:
@@ -202,7 +202,7 @@ def expand_home(path: str) -> str:
 
 @lru_cache(256)
 def glob_regex(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression: `**` matches any number of directories, `*` and `?` no slash."""
+    """Return a glob as a regular expression: `**` matches any number of directories; `*` and `?` match no slash."""
     steps = expand_home(glob).rstrip("/").split("/")
     pattern = ""
     for at, step in enumerate(steps):

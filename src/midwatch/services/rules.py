@@ -1,4 +1,4 @@
-"""The rule service, which lists and revokes rules, and the judge, which applies them before a person is asked."""
+"""The rule service, which lists and revokes rules, and the policies, which decide before a person is asked."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ class Rules:
     async def list(
         self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
     ) -> list[Rule]:
-        """Return rules, newest first; with `revoked` also revoked ones. Raise Forbidden for agents of running tasks."""
+        """Return the rules, or only those for an agent, newest first. With `revoked`, also return revoked rules.
+
+        Raise Forbidden if the actor is the agent of a running task.
+        """
         refuse_agent(actor, "an agent may not read the rules that answer its questions.")
         return await self._store.list_rules(agent, revoked=revoked, limit=limit)
 
     async def get(self, rule_id: str) -> Rule:
-        """Return the rule, also a revoked one, or raise NotFound."""
+        """Return the rule, even if it is revoked, or raise NotFound."""
         return require(await self._store.get_rule(rule_id), "rule", rule_id)
 
     async def revoke(self, rule_id: str, *, actor: AnyActor = None) -> Rule:
-        """Revoke a rule; its earlier answers stay valid. Raise Conflict if it is revoked already."""
+        """Revoke a rule. Answers that the rule has given stay valid. Raise Conflict if the rule is revoked already."""
         rule = await self.get(rule_id)
         now, name = self._clock.now(), actor_name(actor)
         revoked = RuleRevoked(rule_id=rule.id, effect=rule.effect, for_agent=rule.agent)
@@ -53,7 +56,7 @@ class Rules:
 
 
 class Policies:
-    """A judge: applies the policy of the agent, the policy of the automation, and the rules from earlier answers."""
+    """Decides on a question by the policy of the agent, the policy of the automation, and the rules of the store."""
 
     def __init__(self, store: Store, of_agent: Callable[[str], Policy]) -> None:
         self._store = store

@@ -1,6 +1,6 @@
-"""The session service: open a conversation, send messages, interrupt it, close it.
+"""The session service: open and close conversations, send messages, and interrupt turns.
 
-The record is `midwatch.domain.session`. A message is a task like any other.
+The record is `midwatch.domain.session`. A message to an agent becomes a task.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from midwatch.services.tasks import Tasks
 
 PAGE = 200
 InterruptMode = Literal["abort", "stop"]
-"""How a running turn is interrupted: at once, or with one final answer and no more tools."""
+"""How a running turn is interrupted: `abort` ends it at once; `stop` asks for one final answer without tools."""
 
 
 class Sessions:
@@ -41,7 +41,7 @@ class Sessions:
         tasks: Tasks,
         pause: Callable[[str, str | None], Awaitable[object]] | None = None,
     ) -> None:
-        """Build the service. `pause` is called to pause an automation when a person has interrupted its run."""
+        """Build the service. When a person interrupts the run of an automation, `pause` is called to pause it."""
         self._pause = pause
         self._store = store
         self._clock = clock
@@ -58,17 +58,18 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> tuple[View, bool]:
-        """Open a conversation with an agent; return it, and whether it is new.
+        """Open a conversation with an agent. Return its session, and whether the session is new.
 
-        If a session has this key, the same agent and the same directory, it is returned; a closed one is opened again.
-        With `worktree` the turns of the session share a git worktree. With an idempotency key instead of a key, the
-        session of the first request is returned, even if it is closed; KeyReused if that request had other fields.
+        If there is a session with this `key`, the same agent and the same directory, it is returned, and opened again
+        if it is closed. With `worktree`, the turns of the session share a git worktree. If a request with the same
+        `idempotency_key` was made before, the session of that request is returned, even if it is closed. If that
+        request had other fields, KeyReused is raised. A request has a key or an idempotency key, but not both.
         """
         now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.check_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
         if idempotency_key is not None and key:
-            raise InvalidInput("a request has a key or an idempotency key, not both; leave one out.", field="key")
+            raise InvalidInput("leave out `key` or `idempotency_key`; a request cannot have both.", field="key")
         if idempotency_key is not None:
             key = repeatable_key(creator, idempotency_key)
         key = check_key(key, "key") if key else f"chat:{new_id('s', now)}"
@@ -83,21 +84,21 @@ class Sessions:
         about = {"session_key": key, "agent_id": name, "actor": creator}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
-        known = await self._store.get_session(key)
-        fits = known is None or (idempotency_key is None and _has_same_place(known, session))
+        existing = await self._store.get_session(key)
+        fits = existing is None or (idempotency_key is None and _has_same_place(existing, session))
         created = fits and await self._store.open_session(session, (opened, idle))
         view = await self.get(key)
         if idempotency_key is not None and _get_request(view.session) != _get_request(session):
             raise KeyReused(idempotency_key, f"session {key}")
         if not _has_same_place(view.session, session):
             raise Conflict(
-                f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
-                "use another key."
+                f"session {key} exists already, with agent {view.session.agent} in "
+                f"{view.session.workdir or 'no directory'}; use another key."
             )
         return view, created
 
     async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
-        """Open a conversation as `create` does and, if it is new, send its first message.
+        """Open a conversation as `create` does. If it is new, send the prompt as its first message.
 
         If the request is repeated, the message is not sent again.
         """
@@ -111,7 +112,7 @@ class Sessions:
         return await self.get(view.session.key), created
 
     async def add_history(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
-        """Add the messages of an earlier conversation to a new one: role, text and time of each."""
+        """Add the messages of an earlier conversation, each as role, text and time, to a new session."""
         messages = tuple(
             Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
             for at, (role, text, time) in enumerate(earlier)
@@ -125,7 +126,7 @@ class Sessions:
         return require(await self._store.view_session(key), "session", key)
 
     async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return the messages of a session, oldest first."""
+        """Return the messages of a session whose number is greater than `after`, oldest first."""
         return await self._store.read_messages(key, after, limit)
 
     async def send(
@@ -138,10 +139,10 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> Task:
-        """Send a message, and return the task that will answer it.
+        """Send a message, and return the task that will answer it. After the return, the message is stored.
 
-        If a turn runs, the message waits for the next turn; with another `mode` it goes into the running turn, see
-        `say`. When this returns, the message is durable.
+        If a turn runs, the message waits for the next turn. With another `mode`, the message goes into the running
+        turn; see `say`.
         """
         return (await self.say(key, text, mode, priority=priority, idempotency_key=idempotency_key, actor=actor)).task
 
@@ -157,13 +158,13 @@ class Sessions:
     ) -> SendResult:
         """Send a message, and choose when a busy agent receives it.
 
-        With `after_turn` it is received after the turn, with `interrupt` before the next step of the turn, with
-        `after_tool` when the current tool has returned. If no turn runs, or the agent takes no messages during a turn,
-        the message becomes a task, and the `mode` of the reply is `after_turn`. Raise LimitReached if too many messages
-        wait for the running turn.
+        With the mode `after_turn`, the agent receives the message after the turn; with `interrupt`, before the next
+        step of the turn; with `after_tool`, when the current tool has returned. If no turn runs, or the agent takes no
+        messages during a turn, the message becomes a task, and the `mode` of the result is `after_turn`. Raise
+        LimitReached if too many messages wait for the running turn.
         """
         if mode not in SEND_MODES:
-            raise InvalidInput(f"mode must be one of: {', '.join(SEND_MODES)}.", field="mode")
+            raise InvalidInput(f"`mode` must be one of: {', '.join(SEND_MODES)}.", field="mode")
         session = (await self.get(key)).session
         wish: Submission = {
             "agent": session.agent, "session_key": key, "workdir": session.workdir, "cause": "message",
@@ -181,15 +182,15 @@ class Sessions:
     async def interrupt(
         self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: AnyActor = None
     ) -> str | None:
-        """Interrupt the running turn and return its task, or None if no turn runs. Waiting tasks run afterwards.
+        """Interrupt the running turn of a session. Return the id of its task, or None if no turn runs.
 
-        `abort` cancels the task. `stop` asks the agent for one final answer, with `hint` as advice; raise Conflict if
-        the agent does not support that.
+        The mode `abort` cancels the task. The mode `stop` asks the agent for one final answer, with `hint` as advice;
+        raise Conflict if the agent takes no messages during a turn. Tasks that wait in the session run afterwards.
         """
         if mode not in ("abort", "stop"):
-            raise InvalidInput("mode must be abort or stop.", field="mode")
+            raise InvalidInput("`mode` must be `abort` or `stop`.", field="mode")
         if mode == "abort" and hint:
-            raise InvalidInput("a hint needs mode stop; with abort the agent gets no message.", field="hint")
+            raise InvalidInput("`hint` needs the mode `stop`; with `abort` the agent gets no message.", field="hint")
         view, name = await self.get(key), actor_name(actor)
         running = view.running_task
         if running is None:
@@ -206,8 +207,8 @@ class Sessions:
     async def _close_turn(self, session: Session, hint: str, actor: str | None) -> str | None:
         if not await self._tasks.steerable(session.agent):
             raise Conflict(
-                f"{session.agent} takes no messages while it works, so it cannot be asked to close its turn; "
-                f"end it now with `midwatch session interrupt {session.key}`."
+                f"agent {session.agent} takes no messages during a turn, so it cannot be asked for a final answer; "
+                f"end the turn now with `midwatch session interrupt {session.key}`."
             )
         try:
             sent = await self._tasks.stop(session.key, hint.strip(), actor=actor)
@@ -216,16 +217,19 @@ class Sessions:
         return sent.task.id if sent else None
 
     async def restart(self, key: str, *, actor: AnyActor = None) -> View:
-        """Stop the running turn and end the agent's process, if there is one.
+        """Stop the running turn of a session and end the agent's process, if the session has one.
 
-        The next message starts a new process, which continues the conversation.
+        The next message starts a new process of the agent, which continues the conversation.
         """
         await self.interrupt(key, actor=actor)
         await self._store.restart_session(key)
         return await self.get(key)
 
     async def close(self, key: str, *, reason: str = "closed by a person", actor: AnyActor = None) -> View:
-        """Take no more messages and cancel all open tasks. Closing it again changes nothing."""
+        """Close a session: it takes no more messages, and all its open tasks are cancelled.
+
+        Closing a session again changes nothing.
+        """
         session = (await self.get(key)).session
         now, name = self._clock.now(), actor_name(actor)
         about = {"session_key": key, "agent_id": session.agent, "actor": name}
@@ -248,18 +252,18 @@ class Sessions:
             which = replace(which, before=tasks[-1].id)
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
-        """Return sessions, the most recently used first."""
+        """Return at most `limit` sessions, the most recently used first."""
         return await self._store.list_sessions(limit, before)
 
 
 def repeatable_key(actor: str | None, idempotency_key: str) -> str:
-    """Return a session key made of actor and idempotency key, so that a repeated request finds the same session."""
+    """Return a session key computed from actor and idempotency key, so that a repeated request finds its session."""
     pair = f"{actor or ''}\0{idempotency_key}"  # no part contains a NUL, so each pair has a key of its own
     return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
 def _get_request(session: Session) -> tuple[object, ...]:
-    """Return the fields of a session that come from the request that opened it."""
+    """Return the fields of a session that two requests with the same idempotency key must have in common."""
     return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 

@@ -1,4 +1,4 @@
-"""The system service: overview of the desk, usage, readiness, path of the home, directories to work in."""
+"""The system service: an overview of the desk, its usage, whether it is ready, and the directories of this machine."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from midwatch.services.tasks import Tasks
 DAY = 24 * 3600 * SECOND
 LISTED = 10
 ACTIVITY_FIELDS = ("text", "tool", "question", "wait", "status")
-"""The fields of an event payload that best describe the activity of a task, best first."""
+"""The payload fields of an event that describe what a task does, the best field first."""
 READY_SECONDS = 5.0
 LOOKS = 5
-"""How many times the answer of the database is checked. A pause of this process shortens only one of the waits."""
+"""Into how many parts the wait for the database is divided. A pause of this process shortens only one part."""
 MOST_DIRECTORIES = 1000
 
 
 class System:
-    """Service: the desk as a whole."""
+    """Service: information about the desk as a whole."""
 
     def __init__(self, store: Store, clock: Clock, tasks: Tasks, approvals: Approvals, home: Path) -> None:
         self._store = store
@@ -42,7 +42,10 @@ class System:
         self._home = home
 
     async def overview(self, since: datetime | None = None) -> dict[str, Any]:
-        """Return an overview of the desk as JSON: usage from `since` on, failures of the last 24 hours."""
+        """Return an overview of the desk as JSON: tasks, questions, failures of the last 24 hours, and the usage.
+
+        The usage is that of the tasks that ended after `since`, by default in the last 24 hours.
+        """
         state = await self._store.read_desk_state()
         done = TaskFilter(statuses=("done",), limit=LISTED)
         failed = await self._store.list_failed_tasks(self._clock.now() - DAY, LISTED)
@@ -60,16 +63,19 @@ class System:
         self, *, since: datetime | None = None, until: datetime | None = None, by: Sequence[By] = ("actor", "agent"),
         zone: str | None = None, session_key: str | None = None, limit: int = 1000,
     ) -> dict[str, Any]:  # fmt: skip
-        """Return as JSON the usage of the tasks that ended between two times: the total, and rows grouped by `by`."""
+        """Return the usage of the tasks that ended from `since` until `until`, as JSON.
+
+        It contains the total, and at most `limit` rows for the groups `by`. Days begin at midnight in `zone`.
+        """
         now = self._clock.now()
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
-        place = find_zone(zone or host_zone())
+        time_zone = find_zone(zone or host_zone())
         spent = await self._store.sum_usage(UsageQuery(since=begin, until=end, by=parts, session_key=session_key))
-        rows = group_rows(spent, parts, place)
+        rows = group_rows(spent, parts, time_zone)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {
-            "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": place.key,
+            "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": time_zone.key,
             "total": add_up(spent), "rows": listed, "left_off": len(rows) - len(listed),
         }  # fmt: skip
 
@@ -82,7 +88,7 @@ class System:
                     break
             answer.result()
         except (asyncio.InvalidStateError, MidwatchError):
-            raise StoreUnavailable("the database does not answer; see `midwatch doctor`.") from None
+            raise StoreUnavailable("the database does not answer; find the cause with `midwatch doctor`.") from None
         finally:
             answer.cancel()
 
@@ -91,20 +97,23 @@ class System:
         return str(self._home) if actor.role == "owner" else None
 
     async def describe_store(self, actor: Actor) -> dict[str, object]:
-        """Return facts about the store; its path only for an owner."""
+        """Return facts about the store as JSON. Only an owner gets the path of the store."""
         facts = await self._store.describe()
         return {name: fact for name, fact in facts.items() if name != "path" or actor.role == "owner"}
 
     async def list_directories(self, path: str | None, hidden: bool, *, actor: Actor) -> dict[str, Any]:
-        """Return the subdirectories of a directory as JSON, so that a user can choose a working directory."""
+        """Return the subdirectories of a directory as JSON, so that a person can choose a working directory.
+
+        Without `path`, this is the home directory of the user. With `hidden`, hidden directories are included.
+        """
         if actor.role == "viewer":
             raise Forbidden("a viewer may not list directories; ask an owner for another role.")
-        wanted = Path(path) if path else Path.home()
-        if not wanted.is_absolute() or "\0" in str(wanted):
-            raise InvalidInput("the path must be absolute.", field="path")
-        place, names = await asyncio.to_thread(_scan, wanted, hidden)
-        parent = str(place.parent) if place.parent != place else None
-        return {"path": str(place), "parent": parent, "directories": names}
+        requested = Path(path) if path else Path.home()
+        if not requested.is_absolute() or "\0" in str(requested):
+            raise InvalidInput("`path` must be an absolute path.", field="path")
+        directory, names = await asyncio.to_thread(_scan, requested, hidden)
+        parent = str(directory.parent) if directory.parent != directory else None
+        return {"path": str(directory), "parent": parent, "directories": names}
 
 
 def _to_micros(moment: datetime | None, default: int) -> int:
@@ -112,7 +121,7 @@ def _to_micros(moment: datetime | None, default: int) -> int:
 
 
 def _describe_activity(last: Event | None) -> dict[str, Any] | None:
-    """Return the time and a short text of the last event of a task."""
+    """Return the time of the last event of a task and a short text that describes it, or None."""
     if last is None:
         return None
     detail = next((last.payload[name] for name in ACTIVITY_FIELDS if last.payload.get(name)), "")
@@ -122,18 +131,18 @@ def _describe_activity(last: Event | None) -> dict[str, Any] | None:
 def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
     """Return the real path of a directory, and the names of its subdirectories."""
     try:
-        place = path.resolve(strict=True)
+        directory = path.resolve(strict=True)
         names = [
             entry.name
-            for entry in os.scandir(place)
+            for entry in os.scandir(directory)
             if (hidden or not entry.name.startswith(".")) and entry.name.isprintable() and is_directory(entry.path)
         ]
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound("directory", str(path)) from None
     except OSError as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", field="path") from None
+        raise InvalidInput(f"{path} cannot be read ({problem.strerror}); choose another path.", field="path") from None
     except RuntimeError:  # a loop of symbolic links
-        raise InvalidInput(f"{path} cannot be read: its symbolic links form a loop.", field="path") from None
-    if not str(place).isprintable():
-        raise InvalidInput(f"{path} leads to a directory whose name has unprintable characters.", field="path")
-    return place, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]
+        raise InvalidInput(f"the symbolic links of {path} form a loop; choose another path.", field="path") from None
+    if not str(directory).isprintable():
+        raise InvalidInput(f"{path} leads to a name with unprintable characters; choose another path.", field="path")
+    return directory, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]

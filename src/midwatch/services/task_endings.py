@@ -1,6 +1,7 @@
-"""Task endings: the effects of a task's end on its automation, goal or handoff, and on unread messages.
+"""Task endings: what the end of a task changes in its automation, goal or handoff, and in unread messages.
 
-Unread messages are those that people have sent into the turn. All effects are written together with the task's end.
+An unread message is a message that a person sent into the turn and that the agent did not receive. All these changes
+are written together with the task's end.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class TaskEndings:
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
-        These are the changes of the task itself, of the automation, goal or handoff it belongs to, and of open
-        questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason of their
-        expiry. If one of the records changed meanwhile, the write raises Conflict; then compute the changes again.
+        These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
+        open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
+        expire. If another process changes one of these records meanwhile, writing the changes raises Conflict; then
+        call this method again.
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
@@ -70,7 +72,10 @@ class TaskEndings:
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
     async def _update_handoff(self, record: handoff.Handoff, ended: EndedAttempt, now: int) -> Changes:
-        """Return the changes of the handoff and, after a transfer, those that end the work of the source task."""
+        """Return the changes of a handoff when its task ends.
+
+        After a transfer, add the changes of the automation, goal or handoff that the source task belongs to.
+        """
         task = ended.task
         step = handoff.settle(record, task, now, ended.why)
         source = await self._store.get_task(record.source_task) if record.source_task and not task.open else None

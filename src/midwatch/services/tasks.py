@@ -34,7 +34,7 @@ RELATIVE_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of the task service."""
+    """The largest numbers of open tasks, in total and for one actor, and the most characters of a prompt."""
 
     max_open: int = 1000
     max_open_per_actor: int | None = None
@@ -71,14 +71,14 @@ class Tasks:
     async def submit(self, prompt: str, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Task:
         """Submit a prompt for an agent and return its task. `Submission` lists the other fields.
 
-        When this returns, the task is durable and will run. A second call with the same `idempotency_key` and the same
+        After the return, the task is stored and will run. A second call with the same `idempotency_key` and the same
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, wish)
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
-        """Send a prompt into the turn that runs in `session_key`.
+        """Send a prompt as a message into the running turn of the session `session_key`.
 
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
@@ -133,19 +133,19 @@ class Tasks:
     async def _worktree(
         self, wish: Submission, session: str | None, terms: AgentTerms, now: int
     ) -> dict[str, Any] | None:
-        """Return the worktree of the task: that of its session, a new one if it asks for one, or None."""
-        wanted = bool(wish.get("worktree"))
-        known = await self._store.get_session(session) if session else None
-        if known is not None and known.worktree is None and wanted:
-            raise InvalidInput(f"session {session} has no worktree; open a new session with one.", field="worktree")
-        if known is not None and known.worktree is not None:
-            return {"id": known.worktree}
-        if wanted:
+        """Return the worktree of a new task: that of its session, a new worktree if one is requested, or None."""
+        requested = bool(wish.get("worktree"))
+        existing = await self._store.get_session(session) if session else None
+        if existing is not None and existing.worktree is None and requested:
+            raise InvalidInput(f"session {session} has no worktree; open a session that has one.", field="worktree")
+        if existing is not None and existing.worktree is not None:
+            return {"id": existing.worktree}
+        if requested:
             check_repository(wish.get("workdir") or terms.workdir)
-        return {"id": new_id("w", now)} if wanted else None
+        return {"id": new_id("w", now)} if requested else None
 
     async def get(self, task_id: str) -> Task:
-        """Return the task with the reason why it waits, or raise NotFound."""
+        """Return the task, or raise NotFound. If the task waits, its field `wait` is the reason."""
         task = await self._get(task_id)
         if task.status != "pending" or task.waits_until(self._clock.now()):
             return task
@@ -161,10 +161,10 @@ class Tasks:
     """Another name for `get`."""
 
     async def list(self, which: TaskFilter | None = None) -> list[Task]:
-        """Return tasks that match, newest first, at most 500 at a time."""
+        """Return the tasks that match a filter, newest first, at most 500 at a time."""
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
-            raise InvalidInput("limit must be from 1 to 500.", field="limit")
+            raise InvalidInput("`limit` must be from 1 to 500.", field="limit")
         tasks = await self._store.list_tasks(which)
         waiting = {task.agent for task in tasks if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
@@ -175,7 +175,7 @@ class Tasks:
         ]
 
     async def result(self, task_id: str) -> str:
-        """Return the full result text of a task that is done; otherwise raise NotFinished."""
+        """Return the full result text of a task that is done, or raise NotFinished for another task."""
         task = await self._follow_transfers(task_id)
         if task.status == "done":
             return task.result or ""
@@ -184,7 +184,10 @@ class Tasks:
         raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
 
     async def wait(self, task_id: str) -> Task:
-        """Return the task when it has ended; if another agent took over its work, return that agent's task."""
+        """Wait until a task has ended, and return it.
+
+        If the work of the task was transferred to another agent, wait for that agent's task and return that task.
+        """
         while True:
             task = await self._waiter.wait(task_id, partial(self._get, task_id), lambda task: not task.open)
             if task.transferred_to is None:
@@ -192,7 +195,7 @@ class Tasks:
             task_id = task.transferred_to
 
     async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
-        """Cancel a task. A pending task ends at once, a running task when its agent has stopped."""
+        """Cancel a task. A pending task ends at once. A running task ends when its agent has stopped."""
         await self.authorization.check_task(actor, task_id)
 
         async def compute() -> tuple[Task, Changes]:
@@ -210,19 +213,19 @@ class Tasks:
         self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,
         budget: Mapping[str, Any] | None = None,
     ) -> Task:  # fmt: skip
-        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress.
+        """Submit a failed or cancelled task again, as a new task that continues from the old task's progress.
 
-        The spending of the old task counts for the new one. `budget` raises or sets limits.
+        What the old task has spent counts for the new task. `budget` replaces limits of the old task's budget.
         """
         await self.authorization.check_task(actor, task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
         if old.open:
-            raise Conflict(f"task {old.id} is still {old.status}; cancel it first with `midwatch cancel {old.id}`.")
+            raise Conflict(f"task {old.id} is still {old.status}; first cancel it with `midwatch cancel {old.id}`.")
         if old.status == "done":
-            raise Conflict(f"task {old.id} is done; submit the prompt again instead.")
+            raise Conflict(f"task {old.id} is done and cannot be retried; submit its prompt as a new task.")
         if old.cause == "goal":
-            raise Conflict(f"task {old.id} was a step of a goal; continue with `midwatch goal resume {old.cause_id}`.")
+            raise Conflict(f"task {old.id} was a step of a goal; use `midwatch goal resume {old.cause_id}` instead.")
         await self._terms(old.agent)
         now = self._clock.now()
         fresh = new_task(
@@ -239,7 +242,7 @@ class Tasks:
             ) from None
 
     async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
-        """Return the tasks with the same root as JSON, each with its relation to `task`."""
+        """Return the tasks that have the same root as `task`, as JSON, each with its relation to `task`."""
         return [
             {
                 "id": relative.id,
@@ -265,7 +268,10 @@ class Tasks:
         return (await self._store.submit(task, *_most_open(task, limits))).task
 
     async def check_agent(self, agent: str | None) -> str:
-        """Return the name of the agent, or of the default agent; raise UnknownAgent if no process has that agent."""
+        """Return `agent`, or the name of the default agent if `agent` is None.
+
+        Raise UnknownAgent if no process has this agent.
+        """
         name = agent or self._agents.default
         await self._terms(name)
         return name
@@ -278,7 +284,7 @@ class Tasks:
         return require(await self._store.get_task(task_id), "task", task_id)
 
     async def _follow_transfers(self, task_id: str) -> Task:
-        """Return the task, or the task to which its work was transferred."""
+        """Return the task, or if its work was transferred, the task that has the work now."""
         task = await self._get(task_id)
         while task.transferred_to is not None:
             task = await self._get(task.transferred_to)
@@ -297,7 +303,10 @@ class Tasks:
 
 
 def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
-    """Return the stopped task and its changes. A pending task ends at once, a running task is ended by its worker."""
+    """Return the task after a stop, and its changes.
+
+    A pending task ends at once. For a running task a stop is requested, and its worker ends the task.
+    """
     if task.status == "pending":
         return end(task, now, outcome="cancelled", actor=actor)
     if task.stop_requested == "cancel":
@@ -308,7 +317,10 @@ def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Cha
 
 
 async def stop_work(store: Store, work: Task | None, now: int, actor: str | None) -> tuple[Task | None, Changes]:
-    """Return the stopped run of an automation or step of a goal, and the changes; they also end its handoff."""
+    """Stop `work`, a run of an automation or a step of a goal. Return the task after the stop, and its changes.
+
+    If the work was handed over, the changes also end the handoff.
+    """
     if work is None:
         return None, Changes()
     stopped, changes = stop_task(work, now, actor)
@@ -321,14 +333,14 @@ async def stop_work(store: Store, work: Task | None, now: int, actor: str | None
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:
-    """Return the limits of open tasks, in total and for the creator of `task`; None for no limit."""
+    """Return how many tasks may be open when `task` is submitted, in total and for its creator; None for no limit."""
     if limits is None or task.cause not in OUTSIDE:
         return None, None
     return limits.max_open, limits.max_open_per_actor
 
 
 def _relation(relative: Task, task: Task) -> str:
-    """Return the relation of another task with the same root to `task`."""
+    """Return what `relative` is for `task`, such as "parent"; both tasks have the same root."""
     named = {task.parent_id: "parent", task.retry_of: "retry_of", task.id: "self"}
     if relative.id in named:
         return named[relative.id]
@@ -340,7 +352,10 @@ def _relation(relative: Task, task: Task) -> str:
 
 
 def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the budget of a task that continues `old`; raise Conflict if that budget is spent already."""
+    """Return the budget of a task that continues `old`, with the limits `raised` instead of those of `old`.
+
+    Raise Conflict if the old task has spent this budget already.
+    """
     limits = Budget.from_record(old.budget).override_with(Budget.from_data(raised))
     spent = spending_of(old.budget, old.usage)
     most = limits.data()
@@ -350,7 +365,7 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
     budget = {**most, **({BEFORE: before} if before else {})}
     if over := limits.over(spent, "task"):
         raise Conflict(
-            f"task {old.id} cannot continue: {over.words}. Raise the limit: `{retry_command(old.id, budget, None)}`."
+            f"task {old.id} cannot continue: {over.words}. Increase it: `{retry_command(old.id, budget, None)}`."
         )
     return budget
 

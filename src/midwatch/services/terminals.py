@@ -1,6 +1,7 @@
-"""The terminals of sessions: read them and type into them, in whichever process they are open.
+"""The terminals of sessions: read a terminal and type into it, also if it is open in another process.
 
-A request to another process is sent repeatedly until its answer arrives. The other process executes it only once.
+A request to another process is sent again and again until the answer arrives. The other process executes the request
+only once.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class OpenConversations(Protocol):
 
 
 class OpeningTurn:
-    """The substitute for a turn when a program is started before the first prompt; the guard ends its process group."""
+    """A substitute for a turn, with which a program is started before its first prompt.
+
+    If midwatch dies, the guard ends the process group of the program.
+    """
 
     attempt = 0
     resumed = False
@@ -49,10 +53,10 @@ class OpeningTurn:
         }  # fmt: skip
 
     async def emit(self, payload: Payload) -> None:
-        """Drop the event, because nobody listens yet."""
+        """Ignore the event, because no turn runs yet."""
 
     async def own_group(self, pgid: int) -> None:
-        """Do nothing, because the guard knows the group."""
+        """Do nothing, because the guard knows the process group and no task needs to know it."""
 
 
 class Terminals:
@@ -66,7 +70,10 @@ class Terminals:
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Build the service. `conversations` is None if this process runs no tasks."""
+        """Build the service. `conversations` is None if this process runs no tasks.
+
+        `relay` sends requests to other processes. If it is None, only terminals of this process can be used.
+        """
         self._store = store
         self._agents = agents
         self._relay = relay
@@ -74,39 +81,43 @@ class Terminals:
         self._conversations = conversations
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._answers: dict[str, dict[str, Any]] = {}
-        """The latest answers to other processes, by request id."""
+        """The latest answers to requests of other processes, by the id of the request."""
         if relay is not None:
             relay.on_message(ASK, self._handle_request)
             relay.on_message(ANSWER, self._handle_answer)
 
     async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
-        """Return the screen of a session's terminal; raise Conflict if none is open."""
+        """Return the screen of a session's terminal. Raise Conflict if the session has no open terminal."""
         screen = await self._do(key, "screenshot", {"styled": styled})
         return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
     async def send_keys(self, key: str, data: bytes) -> None:
-        """Type into a session's terminal, even while a turn runs; raise Conflict if none is open."""
+        """Type `data` into a session's terminal, even while a turn runs.
+
+        Raise Conflict if the session has no open terminal.
+        """
         if len(data) > MOST_KEYS:
-            raise InvalidInput(f"at most {MOST_KEYS} bytes can be typed at once; send fewer.", field="data")
+            raise InvalidInput(f"`data` must have at most {MOST_KEYS} bytes; send it in parts.", field="data")
         await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
 
     async def resize(self, key: str, columns: int, rows: int) -> None:
-        """Change the size of a session's terminal; raise Conflict if none is open."""
+        """Change the size of a session's terminal. Raise Conflict if the session has no open terminal."""
         if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
-                f"use {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
+                f"a terminal must have {MIN_SIZE[0]}-{MAX_SIZE[0]} columns and {MIN_SIZE[1]}-{MAX_SIZE[1]} rows.",
                 field="columns",
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 
     async def open(self, key: str) -> None:
-        """Start a session's program before the first message, unless it runs already."""
+        """Start the agent's program in the terminal of a session before the first message, unless it runs already."""
         session = await self._session(key)
         agent = self._agents.get(session.agent)
         if self._conversations is None or agent is None:
-            raise Conflict(f"agent {session.agent} does not work in this process; send a message to the session.")
+            why = f"agent {session.agent} is not run by this process"
+            raise Conflict(f"{why}; to start it, send a message to the session.")
         if session.status == "closed":
-            raise Conflict(f"session {key} is closed; create it again with the same key.")
+            raise Conflict(f"session {key} is closed; to open it again, create it with the same key.")
         await self._conversations.begin(agent, session, OpeningTurn(session, self._env()))
 
     # -- in this or another process ------------------------------------------------------------------------------
@@ -143,9 +154,7 @@ class Terminals:
                     self._relay.send(owner, ASK, {"id": id_, **request})
                     await asyncio.wait({answer}, timeout=AGAIN_SECONDS)
         except TimeoutError:
-            raise NotRunning(
-                f"the process that has session {request['key']} open does not answer; try again."
-            ) from None
+            raise NotRunning(f"the process of session {request['key']} does not answer; try again.") from None
         finally:
             del self._waiting[id_]
         reply = answer.result()
@@ -177,4 +186,4 @@ class Terminals:
 
 
 def _no_terminal(key: str) -> Conflict:
-    return Conflict(f"session {key} has no open terminal; send it a message to open one.")
+    return Conflict(f"session {key} has no open terminal; to open one, send a message to the session.")

@@ -1,4 +1,4 @@
-"""The token service: sign in, create and revoke tokens, find the actor of a secret."""
+"""The token service: create and revoke tokens, sign in browsers, and find the actor that a secret belongs to."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ class Tokens:
         self._writing: dict[str, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        """Wait until the times of the last uses are written."""
+        """Wait until the time of the last use of each token is written."""
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     async def list(self, *, by: Actor = OWNER) -> list[Token]:
-        """Return the tokens of programs and browsers, newest first, and ended ones for a week. For owners only."""
+        """Return the tokens of programs and browsers, newest first. Only an owner may do this.
+
+        A token that was revoked or has expired is listed for a week.
+        """
         check_owner(by)
         return [token for token in await self._store.list_tokens() if token.kind != "link"]
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
-        """Create a token for a program; return it and its secret, which is not stored. For owners only.
+        """Create a token for a program. Return the token and its secret, which is not stored.
 
-        Raise Conflict if a valid token has that name.
+        Only an owner may do this. Raise Conflict if a valid token has the same name.
         """
         check_owner(by)
         if not identity.NAME.fullmatch(name):
@@ -54,31 +57,34 @@ class Tokens:
         try:
             await self._store.apply(identity.create(created))
         except Conflict as conflict:
-            raise Conflict(f"the name {name!r} is taken; revoke that token, or choose another name.") from conflict
+            raise Conflict(f"there is a token {name!r} already; revoke it, or choose another name.") from conflict
         return created, secret
 
     async def revoke(self, key: str, *, by: Actor) -> Token:
-        """Revoke a token by id or name, and sign out the browsers that signed in with it. For owners only."""
+        """Revoke the token with this id or name, and sign out the browsers that signed in with the token.
+
+        Only an owner may do this.
+        """
         check_owner(by)
         return await self._revoke(key, by)
 
     async def sign_out(self, who: Actor) -> None:
-        """Revoke the token of a browser; do nothing for other actors."""
+        """Revoke the token with which the actor's browser is signed in. Do nothing if the actor uses no browser."""
         if who.way == "cookie" and who.token is not None:
             await self._revoke(who.token.id, who)
 
     async def _revoke(self, key: str, by: Actor) -> Token:
-        known = require(await self._store.get_token(key), "token", key)
+        token = require(await self._store.get_token(key), "token", key)
         try:
-            await self._store.apply(identity.revoke(known, self._clock.now(), by.name))
+            await self._store.apply(identity.revoke(token, self._clock.now(), by.name))
         except Conflict as conflict:
-            raise Conflict(f"token {known.id} ({known.name}) is revoked already.") from conflict
-        return await self._store.get_token(known.id) or known
+            raise Conflict(f"token {token.id} ({token.name}) is revoked already.") from conflict
+        return await self._store.get_token(token.id) or token
 
     async def link(self, who: Actor) -> tuple[Token, str]:
-        """Create a link that signs in one browser as this actor; return the link and its code."""
+        """Create a token for a link that signs in one browser as this actor. Return the token and the link's code."""
         if who.way == "proxy":
-            raise Forbidden("a sign-in by proxy has no links; open the proxy's address in the browser.")
+            raise Forbidden("you signed in by a proxy, so there is no link; open the proxy's address in the browser.")
         now = await self._tidy()
         await self._check_room(who, now)
         created, code = identity.make("link", "link", who, now, by=who.name, root=identity.root_of(who.token))
@@ -86,13 +92,16 @@ class Tokens:
         return created, code
 
     async def sign_in(self, *, code: str | None = None, token: str | None = None) -> tuple[Token, str]:
-        """Create a browser's token from the code of a link or a program's secret; return it and its secret."""
+        """Sign in a browser with the `code` of a link or the secret `token` of a program or an owner.
+
+        Return the new token of the browser, and its secret.
+        """
         link = None if code is None else await self._find_valid(code, "link")
         who = None if token is None else await self.bearer(token)
         if link is not None:
             who = Actor(link.actor, link.role)
         if who is None:
-            raise Unauthorized("this link or token is not valid: it was used, revoked or has expired; get a new one.")
+            raise Unauthorized("the link or token is invalid: it was used, revoked or has expired; get a new one.")
         now = await self._tidy()
         if link is None:
             await self._check_room(who, now)
@@ -101,20 +110,26 @@ class Tokens:
         try:
             await self._store.apply(identity.enter(created, link))
         except Conflict as conflict:
-            raise Unauthorized("this link was used already; get a new one with `midwatch open`.") from conflict
+            raise Unauthorized("the link was used already; get a new link with `midwatch open`.") from conflict
         return created, secret
 
     async def bearer(self, secret: str) -> Actor | None:
-        """Return the actor of a bearer secret: the owner, a program or an agent; None if the secret is not valid."""
+        """Return the actor that a bearer secret belongs to: an owner, a program or an agent.
+
+        Return None if the secret is not valid.
+        """
         if secrets.compare_digest(hash_of(secret), self._owner):
             return OWNER
         if secret.startswith("ma_"):
             return await self._agent(secret)
-        known = await self._find_valid(secret, "api")
-        return None if known is None else Actor(known.actor, known.role, "bearer", known)
+        token = await self._find_valid(secret, "api")
+        return None if token is None else Actor(token.actor, token.role, "bearer", token)
 
     async def _agent(self, secret: str) -> Actor | None:
-        """Return an actor for the agent of a running attempt, named after the task's creator; None if not valid."""
+        """Return the actor for the secret of a running attempt, or None if the secret is not valid.
+
+        The actor has the name of the task's creator, because the agent works for the creator.
+        """
         task = await self._store.get_task(secret.removeprefix("ma_").partition(".")[0])
         if task is None or task.status != "running" or task.token_hash is None:
             return None
@@ -123,40 +138,40 @@ class Tokens:
         return Actor(task.creator or "owner", "viewer", "attempt", task=task)
 
     async def cookie(self, secret: str) -> Actor | None:
-        """Return the actor of a browser's secret, or None if the secret is not valid."""
-        known = await self._find_valid(secret, "browser")
-        return None if known is None else Actor(known.actor, known.role, "cookie", known)
+        """Return the actor that the secret in a browser's cookie belongs to, or None if the secret is not valid."""
+        token = await self._find_valid(secret, "browser")
+        return None if token is None else Actor(token.actor, token.role, "cookie", token)
 
     async def is_valid(self, who: Actor) -> bool:
-        """Return whether the token or task of an actor is still valid."""
+        """Return whether the token of an actor is still valid, or for an agent, whether its attempt still runs."""
         if who.task is not None:
             now = await self._store.get_task(who.task.id)
             return now is not None and now.status == "running" and now.attempt == who.task.attempt
         if who.token is None:
             return True
-        known = await self._store.find_token(who.token.hash, self._clock.now())
-        return known is not None and known.holds(self._clock.now())
+        token = await self._store.find_token(who.token.hash, self._clock.now())
+        return token is not None and token.holds(self._clock.now())
 
     async def _find_valid(self, secret: str, kind: Kind) -> Token | None:
         now = self._clock.now()
-        known = await self._store.find_token(hash_of(secret), now)
-        if known is None or known.kind != kind or not known.holds(now):
+        token = await self._store.find_token(hash_of(secret), now)
+        if token is None or token.kind != kind or not token.holds(now):
             return None
-        self._record_use(known)
-        return known
+        self._record_use(token)
+        return token
 
     async def _tidy(self) -> int:
-        """Remove tokens that ended long ago, and return the current time."""
+        """Remove tokens that were revoked or expired long ago, and return the current time."""
         now = self._clock.now()
         await self._store.prune_tokens(now - int(identity.KEPT_SECONDS * SECOND))
         return now
 
     async def _check_room(self, who: Actor, now: int) -> None:
         if await self._store.count_tokens(who.name, now) >= self._most_of_actor:
-            raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; sign out of one browser first.")
+            raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; first sign out of a browser.")
 
     def _record_use(self, token: Token) -> None:
-        """Write the time of a token's last use, in the background."""
+        """Write the time of a token's last use in the background, unless it was written a short time ago."""
         now = self._clock.now()
         fresh = now - (token.last_used_at or 0) < identity.NOTED_SECONDS * SECOND
         if fresh or token.kind == "link" or token.id in self._writing:
@@ -178,4 +193,4 @@ class Tokens:
 def check_owner(actor: Actor) -> None:
     """Raise Forbidden unless the actor is an owner."""
     if actor.role != "owner":
-        raise Forbidden(f"{actor.name} is {actor.role}; only an owner may do this.")
+        raise Forbidden(f"{actor.name} has the role {actor.role}; only an owner may do this.")

@@ -1,7 +1,7 @@
 """The waiter: lets callers wait for the end of a task, a handoff or a question.
 
-The bus passes every published event to the waiter. An event about a record wakes the callers that wait for that record,
-and they read it again.
+The bus passes every published event to the waiter. An event about a record wakes the callers that wait for this record,
+and the callers read the record again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
 ID_OF = {"handoff": "handoff_id", "approval": "approval_id"}
-"""The payload field with the record's id, by the first word of the event's kind."""
+"""The name of the payload field that contains the id of the record, by the first word of the event's kind."""
 
 
 class Waiter:
@@ -27,7 +27,7 @@ class Waiter:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._open_tasks: set[str] = set()
-        """Tasks whose submission was seen and whose end was not. The store need not be read before waiting for them."""
+        """Tasks that are known to be open from their events, so that a wait need not read the store first."""
         self._closed = False
 
     async def wait(
@@ -37,9 +37,10 @@ class Waiter:
         is_over: Callable[[T], bool],
         patience: Callable[[T], float] | None = None,
     ) -> T:
-        """Return the record as soon as `is_over` is true for it; raise StoreUnavailable if the desk closes first.
+        """Wait until `is_over` returns True for a record, and return the record.
 
-        The record is read again after each event about it, and when `patience` seconds have passed.
+        The record is read with `read`, again after each event about the record, and after the seconds that `patience`
+        returns. Raise StoreUnavailable if the desk is closed before.
         """
         changed = asyncio.Event()
         self._waiting.setdefault(record_id, set()).add(changed)
@@ -47,7 +48,7 @@ class Waiter:
             record = None if record_id in self._open_tasks else await read()
             while record is None or not is_over(record):
                 if self._closed:
-                    raise StoreUnavailable(f"the desk was closed before {record_id} ended; wait again when it is open.")
+                    raise StoreUnavailable(f"the desk was closed before {record_id} ended; open it and wait again.")
                 seconds = None if patience is None or record is None else patience(record)
                 if seconds is None:
                     await changed.wait()
@@ -80,7 +81,7 @@ class Waiter:
             self.wake(event.payload.get(field, ""))
 
     def wake(self, record_id: str) -> None:
-        """Wake the callers that wait for the record, so that they read it again."""
+        """Wake the callers that wait for the record, so that they read the record again."""
         for changed in self._waiting.get(record_id, ()):
             changed.set()
 

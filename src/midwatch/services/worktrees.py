@@ -1,4 +1,4 @@
-"""The worktree service: prepare a worktree for a task, compare it, merge it, remove it.
+"""The worktree service: prepare worktrees for tasks, and compare, merge and remove worktrees.
 
 The record is `midwatch.domain.worktree`.
 """
@@ -29,7 +29,7 @@ from midwatch.services.records import require
 log = logging.getLogger("midwatch.worktrees")
 
 LOCKS = 16
-"""How many locks the worktrees of a home share."""
+"""The number of file locks for all worktrees. Each worktree uses one of the locks, and several may use the same."""
 PAUSE_SECONDS = 0.05
 MESSAGE_SHOWN = 60
 
@@ -43,7 +43,8 @@ class Worktrees:
     ) -> None:  # fmt: skip
         """Build the service.
 
-        Worktrees are created in the directory `home`; `lock` is shared with the other processes of this machine.
+        Worktrees are created in the directory `home`. `lock` returns a lock by its name; all processes of this machine
+        share the lock with this name.
         """
         self._store = store
         self._clock = clock
@@ -77,7 +78,7 @@ class Worktrees:
             return await self._write(tree, task)
 
     async def finish_task(self, task: Task) -> Task:
-        """Return the task with a summary of the changes in its worktree, after its turn. Errors are only logged."""
+        """Return the task, after its turn, with a summary of the changes in its worktree. Errors are only logged."""
         worktree_id = rules.find_worktree_id(task)
         if worktree_id is None:
             return task
@@ -93,7 +94,7 @@ class Worktrees:
     # -- for people ----------------------------------------------------------------------------------------------
 
     async def find(self, key: str) -> Worktree:
-        """Return the stored worktree by its own id or by the id of its task, or raise NotFound."""
+        """Return the worktree whose own id or whose task's id is `key`, as it is stored, or raise NotFound."""
         worktree_id: str | None = key
         if key.startswith("t_"):
             task = await self._store.get_task(key)
@@ -101,7 +102,10 @@ class Worktrees:
         return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
     async def get(self, key: str) -> Worktree:
-        """Return a worktree with its current changes; those in use or on another machine are returned as stored."""
+        """Return a worktree with a summary of its current changes.
+
+        For a worktree that a task uses now, or that is on another machine, return the stored summary.
+        """
         tree = await self.find(key)
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._find_runner(tree):
             return tree
@@ -111,25 +115,25 @@ class Worktrees:
             return replace(tree, note=str(problem))
 
     async def list(self, which: WorktreeFilter | None = None) -> list[Worktree]:
-        """Return worktrees, newest first, at most 500 at a time."""
+        """Return the worktrees that match a filter, newest first, at most 500 at a time."""
         which = which or WorktreeFilter()
         if not 1 <= which.limit <= 500:
-            raise InvalidInput("limit must be from 1 to 500.", field="limit")
+            raise InvalidInput("`limit` must be from 1 to 500.", field="limit")
         return await self._store.list_worktrees(which)
 
     async def diff(self, key: str, limit: int = 1_000_000, *, actor: AnyActor = None) -> Diff:
-        """Return the changes in a worktree since its creation as text, with uncommitted changes and new files.
+        """Return all changes in a worktree since its creation as text, also uncommitted changes and new files.
 
-        Raise Forbidden for agents of running tasks.
+        The text has at most `limit` bytes. Raise Forbidden if the actor is the agent of a running task.
         """
         refuse_agent(actor, "an agent may not read the worktrees of others; it has its own files.")
         if not 1 <= limit <= rules.MAX_DIFF:
-            raise InvalidInput(f"limit must be from 1 to {rules.MAX_DIFF}.", field="limit")
+            raise InvalidInput(f"`limit` must be from 1 to {rules.MAX_DIFF}.", field="limit")
         tree = await self._get_present(key)
         return await self._git.diff(tree, limit)
 
     async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, MergeResult]:
-        """Commit all changes in a worktree and merge its branch into the branch it was created from."""
+        """Commit all changes in a worktree, and merge its branch into the branch from which it was created."""
         await self._find_managed(key, actor)
         tree = await self._get_present(key)
         async with self._lock_worktree(tree.id):
@@ -148,7 +152,10 @@ class Worktrees:
             return after, merged
 
     async def remove(self, key: str, *, force: bool = False, actor: AnyActor = None) -> Worktree:
-        """Remove the directory and the branch of a worktree; raise Conflict if work would be lost, unless `force`."""
+        """Remove the directory and the branch of a worktree.
+
+        Unless `force` is True, raise Conflict if changes or commits would be lost.
+        """
         tree = await self._find_managed(key, actor)
         async with self._lock_worktree(tree.id):
             tree = await self.find(tree.id)
@@ -160,12 +167,15 @@ class Worktrees:
             if not force and (lost := await self._git.losses(tree)):
                 raise Conflict(
                     f"{tree.branch} has {' and '.join(lost)}, which would be lost; merge it with "
-                    f"`midwatch worktree merge {tree.id}`, or remove it with --force."
+                    f"`midwatch worktree merge {tree.id}`, or remove it with `--force`."
                 )
             return await self._remove(tree, actor_name(actor))
 
     async def prune(self, before: int) -> int:
-        """Remove worktrees that were not used since `before` and contain no changes; return their number."""
+        """Remove the worktrees that were not used since the time `before` and have no changes or commits to lose.
+
+        Return how many worktrees were removed.
+        """
         removed = 0
         async for tree in self._list_old(before):
             async with self._lock_worktree(tree.id):
@@ -176,13 +186,13 @@ class Worktrees:
                         await self._remove(tree, None)
                         removed += 1
                 except MidwatchError as problem:
-                    log.warning("worktree %s is not removed: %s", tree.id, problem)
+                    log.warning("the old worktree %s is not removed: %s", tree.id, problem)
         return removed + await self._store.prune_worktrees(before)
 
     # -- internal ------------------------------------------------------------------------------------------------
 
     async def _find_managed(self, key: str, actor: AnyActor) -> Worktree:
-        """Return the worktree; raise Forbidden if the actor may not manage its task."""
+        """Return the worktree, or raise Forbidden if the actor may not manage the worktree's task."""
         tree = await self.find(key)
         try:
             await self._authorization.check_task(actor, tree.task_id)
@@ -204,9 +214,12 @@ class Worktrees:
         return replace(plan, subdir=subdir or plan.subdir)
 
     async def _plan(self, task: Task, workdir: str | None) -> Worktree:
-        """Write the record before the worktree is created, so that a crash during its creation can be repaired."""
+        """Write the record of a new worktree, and return it. The worktree itself is created later.
+
+        So if this process dies during the creation, a later attempt can repair the worktree.
+        """
         if workdir is None:
-            raise Conflict("a worktree needs a git repository; name a working directory in one.")
+            raise Conflict("for a worktree, the task needs a working directory in a git repository; name one.")
         tree = await self._plan_at(task, workdir)
         fence = rules.occupy_worktree(tree, task, tree.created_at)[1].fence
         await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.note_on_task(tree, task),)))
@@ -221,10 +234,11 @@ class Worktrees:
         return (await self._git.stat(tree))._asdict()
 
     async def _get_present(self, key: str) -> Worktree:
-        """Return a worktree whose files are on this machine, or raise Conflict."""
+        """Return the worktree, or raise Conflict unless its files exist on this machine."""
         tree = await self.find(key)
         if tree.status in ("making", "removed"):
-            raise Conflict(f"worktree {tree.id} is {'being created' if tree.status == 'making' else 'removed'}.")
+            why = "is being created; try again later" if tree.status == "making" else "was removed; its files are gone"
+            raise Conflict(f"worktree {tree.id} {why}.")
         self._check_here(tree)
         return tree
 
@@ -234,13 +248,13 @@ class Worktrees:
 
     async def _check_idle(self, tree: Worktree) -> None:
         if runner := await self._find_runner(tree):
-            raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
+            raise Conflict(f"task {runner} works in {tree.branch}; wait, or cancel it with `midwatch cancel {runner}`.")
 
     async def _check_closed(self, tree: Worktree) -> None:
-        """Raise Conflict if the session of the worktree has an open agent process."""
+        """Raise Conflict if the agent of the worktree's session still has the conversation open."""
         session = await self._store.get_session(tree.session_key) if tree.session_key else None
         if session is not None and session.live_owner is not None and session.status != "closed":
-            raise Conflict(f"session {session.key} is open in {tree.branch}; close it with `midwatch session close`.")
+            raise Conflict(f"session {session.key} uses {tree.branch}; close it with `midwatch session close`.")
 
     async def _find_runner(self, tree: Worktree) -> str | None:
         running = await self._store.list_running_tasks()
@@ -258,7 +272,7 @@ class Worktrees:
 
     @asynccontextmanager
     async def _lock_worktree(self, worktree_id: str) -> AsyncIterator[None]:
-        """Lock a worktree, so that no other process creates, merges or removes it meanwhile."""
+        """Hold the lock of a worktree during the block: no other process creates, merges or removes the worktree."""
         async with self._hold_lock(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
             yield
 
@@ -274,6 +288,6 @@ class Worktrees:
 
 
 def _message(tree: Worktree, task: Task | None) -> str:
-    """Return the commit message: the beginning of the prompt, and the id of the task."""
+    """Return the message of the commit and of the merge: the beginning of the prompt, and the id of the task."""
     about = cut(" ".join(task.prompt.split()), MESSAGE_SHOWN) if task is not None else f"Work of {tree.branch}"
     return f"{about}\n\nmidwatch task {tree.task_id}"
