@@ -1,6 +1,6 @@
 """Kind `demo`: a built-in agent that needs nothing and uses no model.
 
-It shows the features of an agent. Words in the prompt select more of them: `demo:ask`, `demo:fail`, `demo:transient`,
+It shows what an agent can do. These words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`,
 `demo:crash`, `demo:hang`, `demo:silent`, `demo:sleep=SECONDS`.
 """
 
@@ -28,7 +28,7 @@ PROMPT_SHOWN = 200
 
 
 class DemoOptions(KindOptions):
-    """Options of kind `demo`: none."""
+    """Options of kind `demo`. There are none."""
 
 
 class DemoAgent(BaseAgent):
@@ -53,19 +53,19 @@ class DemoAgent(BaseAgent):
         return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
-        """Return that the agent is built in."""
+        """Return `target`, a text that says that the agent is built in."""
         return {"target": "built in"}
 
 
 async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> TurnResult:
-    """Run one turn of the demo."""
+    """Work on one prompt as the demo agent and return the result. The answer is shown over `streaming` seconds."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
-        raise AgentError("the demo was told to fail; remove demo:fail from the prompt and retry")
+        raise AgentError("the prompt contains demo:fail, so the demo agent fails; remove it and retry")
     if "transient" in wanted and turn.attempt <= 1:
-        raise TransientError("the demo was told to fail once; the next attempt will succeed")
+        raise TransientError("the prompt contains demo:transient: this attempt fails, the next will succeed")
     if "crash" in wanted:
-        raise RuntimeError("the demo was told to crash")
+        raise RuntimeError("the prompt contains demo:crash, so the demo agent crashes; remove it and retry")
     clock, words = await _use_tools(prompt, turn)
     if "hang" in wanted:
         await turn.emit(TaskProgress(text="hanging until interrupted"))

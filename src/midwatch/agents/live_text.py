@@ -1,4 +1,4 @@
-"""A message or a thought that arrives in pieces, and the live events that show it."""
+"""Collects a message or a thought that arrives in pieces, and makes the live events that show it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from midwatch.domain.event import MessageDelta, ThoughtDelta
 
 
 class LiveText:
-    """Collects the pieces of one text. Of more than `limit` characters it keeps the first."""
+    """Collects the pieces of one text. Only the first `limit` characters are kept."""
 
     def __init__(self, id: str, limit: int, *, thought: bool = False) -> None:
         self.id = id
@@ -18,7 +18,7 @@ class LiveText:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is new text since the last `take_delta`."""
+        """Whether text was added since the last call of `take_delta`."""
         return bool(self._new)
 
     def add(self, piece: str) -> None:
@@ -31,7 +31,7 @@ class LiveText:
             self._length += len(kept)
 
     def take_delta(self) -> MessageDelta | ThoughtDelta | None:
-        """Return the event that shows the text added since the last call, or None without new text."""
+        """Return an event with the text that was added since the last call; None if there is no new text."""
         offset, text = self._shown, "".join(self._new)
         self._new.clear()
         self._shown += len(text)
