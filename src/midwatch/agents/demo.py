@@ -61,11 +61,11 @@ async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> Turn
     """Work on one prompt as the demo agent and return the result. The answer is shown over `streaming` seconds."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
-        raise AgentError("the prompt contains demo:fail, so the demo agent fails; remove it and retry")
+        raise AgentError("the demo was told to fail; remove demo:fail from the prompt and retry")
     if "transient" in wanted and turn.attempt <= 1:
-        raise TransientError("the prompt contains demo:transient: this attempt fails, the next will succeed")
+        raise TransientError("the demo was told to fail once; the next attempt will succeed")
     if "crash" in wanted:
-        raise RuntimeError("the prompt contains demo:crash, so the demo agent crashes; remove it and retry")
+        raise RuntimeError("the demo was told to crash; remove demo:crash from the prompt and retry")
     clock, words = await _use_tools(prompt, turn)
     if "hang" in wanted:
         await turn.emit(TaskProgress(text="hanging until interrupted"))

@@ -89,7 +89,7 @@ def _parse(url: str) -> httpx2.URL:
     except (httpx2.InvalidURL, ValueError, TypeError) as problem:
         raise ToolError(f"{url[:200]!r} is not a valid address: {problem}.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ToolError(f"{url[:200]!r} cannot be fetched; the address must begin with http:// or https://.")
+        raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
     if parsed.userinfo:
         raise ToolError("the address must not contain a user name; remove the user name.")
     return parsed
@@ -137,7 +137,7 @@ async def _resolve(url: httpx2.URL, allows: Allows) -> str:
             url.raw_host.decode("ascii").strip("[]"), port, type=socket.SOCK_STREAM
         )
     except (OSError, UnicodeError):
-        raise ToolError(f"the host {url.host!r} was not found; check the address.") from None
+        raise ToolError(f"there is no host {url.host!r}; check the address.") from None
     addresses = [ip_address(str(record[4][0]).partition("%")[0]) for record in records]
     if not all(allows(record) for record in addresses):
         raise ToolError(f"{url.host} is an address of this machine or its network, which may not be fetched.")

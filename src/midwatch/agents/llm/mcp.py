@@ -114,7 +114,7 @@ class Running:
         problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
-        raise TransientError(f"{self._where}: the server failed to start: {_short(problem)}.{self._last_output()}")
+        raise TransientError(f"{self._where}: the server could not be used: {_short(problem)}.{self._last_output()}")
 
     async def stop(self) -> None:
         """Close the connection and wait until the server exits. End the server if it does not exit soon."""

@@ -276,7 +276,7 @@ def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise ToolError("the arguments must be one JSON object with a field for each argument.")
+        raise ToolError("the arguments are not a JSON object; write an object with a field for each argument.")
     return dict(arguments)
 
 

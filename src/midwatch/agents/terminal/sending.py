@@ -72,7 +72,7 @@ async def _enter(live: Live, tail: str) -> None:
 
 def _encode_keys(live: Live, text: str) -> str:
     if not text:
-        raise AgentError("the prompt contains no text that can be typed; write some text")
+        raise AgentError("the prompt has no characters that can be typed; write some text")
     line_mode = live.child.line_mode
     if live.screen.takes_paste and not line_mode:
         return f"{PASTE_START}{text}{PASTE_END}"
