@@ -179,5 +179,5 @@ def convert_error(problem: BaseException) -> MidwatchError:
 
 def last_lines(text: str, lines: int = 20, length: int = 2000) -> str:
     """Return the last `lines` lines of a text, at most `length` characters, for an error message."""
-    kept = "\n".join(text.strip().splitlines()[-lines:])
-    return kept if len(kept) <= length else "…" + kept[-length:]
+    last_text = "\n".join(text.strip().splitlines()[-lines:])
+    return last_text if len(last_text) <= length else "…" + last_text[-length:]

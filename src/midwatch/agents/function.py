@@ -88,7 +88,7 @@ class FunctionAgent(BaseAgent):
         self._on_loop = on_loop
         # computed once, because reading the signature is slow
         self._call = None if isinstance(target, str) else accept_turn(target)
-        self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
+        self._path = tuple(str(Path(directory).expanduser().absolute()) for directory in path)
         self._env = dict(env or {})
 
     @classmethod
@@ -125,7 +125,7 @@ class FunctionAgent(BaseAgent):
 
     def import_path(self) -> list[str]:
         """Return the directories from which the child imports modules: the option `path`, then `sys.path`."""
-        return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
+        return [*self._path, *(os.path.abspath(directory) for directory in sys.path)]  # noqa: PTH100 - "" is here
 
 
 # -- on the event loop -------------------------------------------------------------------------------------------
@@ -325,16 +325,16 @@ class _Lines(Pipe):
         self._begun = bytearray()
 
     def data_received(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
+        *lines, unfinished = data.split(b"\n")
         for line in lines:
             self._hear(bytes(self._begun) + line)
             self._begun.clear()
-        if len(self._begun) + len(rest) > LONGEST_LINE:
+        if len(self._begun) + len(unfinished) > LONGEST_LINE:
             self.too_long = True
             self._begun.clear()
             self._hear(b"")
         elif not self.too_long:
-            self._begun += rest
+            self._begun += unfinished
 
 
 class InChild(ProcessConversation):
@@ -451,9 +451,9 @@ async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
         question, choices, expires = arguments
         return await turn.ask(question, choices, expires=expires)
     if name in ("delegate", "transfer"):
-        to, work, wish = arguments
+        to, work, handoff_options = arguments
         hand = turn.delegate if name == "delegate" else turn.transfer
-        return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
+        return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **handoff_options)
     return await getattr(turn, name)(*arguments)
 
 

@@ -224,7 +224,7 @@ def _read(name: str, value: Any) -> Any:
 def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function. Return its result or error as data for the last line to the parent."""
     try:
-        sys.path[:0] = [place for place in order["path"] if place not in sys.path]
+        sys.path[:0] = [directory for directory in order["path"] if directory not in sys.path]
         function = find(order["target"])
         value = _value(line, function, order["facts"])
         if isinstance(value, Transfer):

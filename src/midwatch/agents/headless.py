@@ -121,8 +121,8 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
 
 def installed_version(program: Program) -> str | None:
     """Return the version of a program from its npm package, or None. The program is not started."""
-    place = shutil.which(program.argv[0], path=program.environment({}).get("PATH"))
-    for folder in list(Path(place).resolve().parents)[:4] if place else ():
+    executable = shutil.which(program.argv[0], path=program.environment({}).get("PATH"))
+    for folder in list(Path(executable).resolve().parents)[:4] if executable else ():
         try:
             package = json.loads((folder / "package.json").read_text())
         except (OSError, ValueError):
@@ -227,15 +227,15 @@ class HeadlessConversation(ProcessConversation):
         events = run.events
         while True:
             await run.emit_error_steps()
-            left = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
-            if left <= 0:
+            remaining = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
+            if remaining <= 0:
                 run.silent, run.lingered = not events.done, events.done
                 child.interrupt("stop")
                 await wait_within(self._agent.patience.stop, child.exited)
                 return
             due = events.due()
             try:
-                line = await run.lines.next(left if due is None else min(left, due))
+                line = await run.lines.next(remaining if due is None else min(remaining, due))
             except TimeoutError:
                 if events.due() == 0.0:
                     await events.show()
@@ -399,8 +399,8 @@ class HeadlessConversation(ProcessConversation):
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    reported = [value for value in values if value is not None]
+    return sum(reported) if reported else None
 
 
 def _subtract(total: steps.Spent, before: steps.Spent) -> steps.Spent:

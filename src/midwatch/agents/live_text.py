@@ -23,12 +23,12 @@ class LiveText:
 
     def add(self, piece: str) -> None:
         """Add a piece at the end."""
-        kept = piece[: max(0, self._limit - self._length)]
-        self._left_out += len(piece) - len(kept)
-        if kept:
-            self._pieces.append(kept)
-            self._new.append(kept)
-            self._length += len(kept)
+        fitting = piece[: max(0, self._limit - self._length)]
+        self._left_out += len(piece) - len(fitting)
+        if fitting:
+            self._pieces.append(fitting)
+            self._new.append(fitting)
+            self._length += len(fitting)
 
     def take_delta(self) -> MessageDelta | ThoughtDelta | None:
         """Return an event with the text that was added since the last call; None if there is no new text."""

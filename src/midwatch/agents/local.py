@@ -58,7 +58,7 @@ class LocalConnection(Connection):
             return file if file.is_file() else None
         package = find_spec(PACKAGE)  # the package is not imported, because the import needs its dependencies
         places = package.submodule_search_locations if package else None
-        return next((path for path in (Path(place) / FILE for place in places or ()) if path.is_file()), None)
+        return next((path for path in (Path(directory) / FILE for directory in places or ()) if path.is_file()), None)
 
     def problem(self) -> str | None:
         """Return what is missing and how to install it; None if the model can be used."""
@@ -78,13 +78,13 @@ class LocalConnection(Connection):
         import xllamacpp
 
         threads = self._options.threads or max(1, (os.cpu_count() or 1) // 2)
-        wanted = xllamacpp.CommonParams()
-        wanted.model.path = str(self.weights())
-        wanted.n_ctx, wanted.n_parallel = self._options.context_tokens or 0, 1
-        wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = threads
-        wanted.api_keys, wanted.verbosity = [self._secret], QUIET
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self.weights())
+        params.n_ctx, params.n_parallel = self._options.context_tokens or 0, 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.api_keys, params.verbosity = [self._secret], QUIET
         try:
-            return xllamacpp.Server(wanted)
+            return xllamacpp.Server(params)
         except Exception as problem:  # the library in C++ may raise any error
             raise AgentError(f"agents.{self._agent}.weights: loading failed ({problem}); change the file.") from problem
 

@@ -79,12 +79,12 @@ def _count_common(first: list[str], second: list[str]) -> int:
 
 def _take_first(lines: Iterator[str]) -> tuple[str, bool]:
     """Return the first lines, at most `LONGEST` characters, and whether lines were cut."""
-    kept: list[str] = []
+    first_lines: list[str] = []
     room = LONGEST
     for line in lines:
         if len(line) + 1 > room:
-            kept.append(line[:room])
-            return "\n".join(kept), True
-        kept.append(line)
+            first_lines.append(line[:room])
+            return "\n".join(first_lines), True
+        first_lines.append(line)
         room -= len(line) + 1
-    return "\n".join(kept) + "\n", False
+    return "\n".join(first_lines) + "\n", False

@@ -96,9 +96,9 @@ def detect(path: str | None = None) -> list[InstalledProgram]:
     """Return the known programs that are installed in the search path `path`; by default, in PATH."""
     installed = ((program, shutil.which(program.name, path=path)) for program in KNOWN.values())
     return [
-        InstalledProgram(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
-        for program, place in installed
-        if place
+        InstalledProgram(program, executable, ways := list_ways(program, path), explain_way(program, ways[0], path))
+        for program, executable in installed
+        if executable
     ]
 
 

@@ -52,8 +52,8 @@ def build(
         changes["exclusive"] = not share_workdir
     try:
         changes["workdir"] = absolute_path(options.get("workdir"))
-        kept = cls.terms_for(options)._replace(**changes)
-        agent: Agent = cls.from_options(name, options, terms=kept, description=description, **more)
+        agent_terms = cls.terms_for(options)._replace(**changes)
+        agent: Agent = cls.from_options(name, options, terms=agent_terms, description=description, **more)
     except MidwatchError:
         raise
     except Exception as problem:  # the class may be a user's: the text of its error may contain the value of an option

@@ -125,9 +125,9 @@ class AcpConversation:
             link = await self._start(turn, program)
         else:
             await turn.own_group(link.pgid)
-        wanted = turn.thread_id or self._thread
-        if self._id is None or (wanted is not None and wanted != self._id):
-            await self._open_session(turn, link, wanted)
+        thread_id = turn.thread_id or self._thread
+        if self._id is None or (thread_id is not None and thread_id != self._id):
+            await self._open_session(turn, link, thread_id)
         elif turn.thread_id is None:
             await turn.keep_thread(self._id)
         return link
@@ -208,23 +208,23 @@ class AcpConversation:
         """
         options, profile = self._agent.options, self._profile
         model = None if profile.model_argument else options.model
-        wishes: tuple[tuple[settings.Setting, str | None, bool], ...] = (
+        requested_settings: tuple[tuple[settings.Setting, str | None, bool], ...] = (
             ("mode", options.mode or profile.mode, options.mode is not None),
             ("model", model, True),
         )
-        for setting, wanted, required in wishes:
+        for setting, value, required in requested_settings:
             offered = settings.read_offer(setting, answer)
-            if wanted is None:
+            if value is None:
                 continue
             try:
-                call = settings.make_call(setting, offered or settings.Offer({}, None, None), session, wanted)
+                call = settings.make_call(setting, offered or settings.Offer({}, None, None), session, value)
             except KeyError:
                 if required:
                     await self._end_process()
-                    known = ", ".join(offered.values) if offered else "none"
+                    values = ", ".join(offered.values) if offered else "none"
                     name = self._agent.name
                     raise AgentError(
-                        f"{name} has no {setting} {wanted!r}; set agents.{name}.{setting} to one of these: {known}."
+                        f"{name} has no {setting} {value!r}; set agents.{name}.{setting} to one of these: {values}."
                     ) from None
                 continue
             if call is not None:
@@ -308,8 +308,8 @@ class AcpConversation:
             text = f"{self._agent.name} wrote {lines} lines that are not protocol messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
         name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
-        result, left = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
-        await self._emit_in_order(left)
+        result, last_events = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
+        await self._emit_in_order(last_events)
         return replace(result, thread_id=self._id, usage=self._ledger.usage())
 
     async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:

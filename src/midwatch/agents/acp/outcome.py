@@ -116,11 +116,11 @@ def judge_answer(
     messages: list[Payload] = []
     if transcript.spoke_last:
         messages = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
-    wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
+    denied = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
     if reason == "cancelled":
         why = "the turn was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
-        if wishes and not stopped:
-            why = f"{agent} stopped after these actions were denied: {wishes}."
+        if denied and not stopped:
+            why = f"{agent} stopped after these actions were denied: {denied}."
         return TurnResult(outcome="error", error=why), messages
     if reason in EARLY:
         return TurnResult(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}."), messages
@@ -129,6 +129,6 @@ def judge_answer(
         problem = convert_fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
         if certain or type(problem) is not AgentError:
             raise problem
-    if wishes and not transcript.spoke_last:
-        return TurnResult(outcome="error", error=f"{agent} stopped without an answer; denied actions: {wishes}."), []
+    if denied and not transcript.spoke_last:
+        return TurnResult(outcome="error", error=f"{agent} stopped without an answer; denied actions: {denied}."), []
     return TurnResult(text=text), []

@@ -72,11 +72,11 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
     subject = subject.removeprefix(lead)
     first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
-    verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
+    verb, ellipsis = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
     paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
-        text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
+        text=f"{verb} {first}{ellipsis}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
         tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
         risk=_risk(kind, command, paths, root), root=root,
     )  # fmt: skip

@@ -52,8 +52,8 @@ def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tu
     return f"session/set_{setting}", {"sessionId": session, f"{setting}Id": value}
 
 
-def _matches(wish: str, value: str, name: str) -> bool:
-    return wish == value or wish.lower() in (name.lower(), value.rpartition("#")[2].lower())
+def _matches(requested: str, value: str, name: str) -> bool:
+    return requested == value or requested.lower() in (name.lower(), value.rpartition("#")[2].lower())
 
 
 def _select(items: Any, key: str) -> list[Mapping[str, Any]]:

@@ -37,9 +37,9 @@ class Tail(Pipe):
         """Return the kept output as text. A character that was cut at the beginning is left out."""
         if len(self._kept) > self.limit:
             self.truncated = True
-        kept = bytes(self._kept[-self.limit :])
-        torn = next((n for n, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0) if self.truncated else 0
-        return kept[torn:].decode("utf-8", "replace")
+        last_bytes = bytes(self._kept[-self.limit :])
+        torn = next((n for n, byte in enumerate(last_bytes[:4]) if byte & 0xC0 != 0x80), 0) if self.truncated else 0
+        return last_bytes[torn:].decode("utf-8", "replace")
 
 
 class Terminal:

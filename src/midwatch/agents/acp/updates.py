@@ -106,8 +106,8 @@ class Transcript:
 
     def update(self, update: Json, *, more: bool = False) -> list[Payload]:
         """Handle one `session/update` and return its events. With `more`, collect live text until the next update."""
-        held = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
-        payloads = [*held, *self._update(update)]
+        shown = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
+        payloads = [*shown, *self._update(update)]
         return payloads if more else [*payloads, *self.show()]
 
     def show(self) -> list[Payload]:
@@ -121,9 +121,9 @@ class Transcript:
         The request may be the first message about the tool call.
         """
         payloads = [*self._break()]
-        known = self.tools.get(str(call.get("toolCallId")))
-        if known is not None and known.ended:
-            del self.tools[known.id]  # another call with the same id: the fields of the first call do not apply
+        earlier_call = self.tools.get(str(call.get("toolCallId")))
+        if earlier_call is not None and earlier_call.ended:
+            del self.tools[earlier_call.id]  # another call with the same id: the fields of the first call do not apply
         tool = self._merge(call)
         return tool, [*payloads, *self._start(tool)]
 
@@ -285,9 +285,9 @@ class Transcript:
 
 def read_tokens(usage: Json) -> dict[str, int]:
     """Return the token counts in `usage`, whose names are in snake case or camel case; nothing if all are zero."""
-    counts = {name: get_count(usage, other if other in usage else name) for name, other in TOKEN_NAMES.items()}
-    known = {name: count for name, count in counts.items() if count is not None}
-    return known if any(known.values()) else {}
+    counts = {name: get_count(usage, camel if camel in usage else name) for name, camel in TOKEN_NAMES.items()}
+    reported_counts = {name: count for name, count in counts.items() if count is not None}
+    return reported_counts if any(reported_counts.values()) else {}
 
 
 def read_paths(locations: Any) -> tuple[str, ...]:

@@ -161,13 +161,13 @@ class Commands:
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
             if "\0" in line or not line.strip():
                 raise ToolError("a command must not be empty and must not contain a NUL character.")
-            place = absolute_path(turn.workdir)
-            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
+            workdir = absolute_path(turn.workdir)
+            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=workdir)
             check_allowed(await turn.ask(question))
             longest = min(timeout or self._longest, self._longest)
             was_cut_off = cut_off
             cut_off = True
-            output, code = await self._run(self._program(argv, place), turn, longest)
+            output, code = await self._run(self._program(argv, workdir), turn, longest)
             cut_off = was_cut_off or code is None
             return _make_output(output, code, longest)
 
@@ -180,10 +180,10 @@ class Commands:
             if cut_off:
                 await end_strays(turn.task_id, turn.attempt)
 
-    def _program(self, argv: tuple[str, ...], place: str) -> Program:
-        program = self._agent.build_program(argv, place, enter=TOGETHER)
-        if not Path(place).is_dir():
-            raise ToolError(f"the working directory {place} does not exist.")
+    def _program(self, argv: tuple[str, ...], workdir: str) -> Program:
+        program = self._agent.build_program(argv, workdir, enter=TOGETHER)
+        if not Path(workdir).is_dir():
+            raise ToolError(f"the working directory {workdir} does not exist.")
         if why := program.problem():
             raise ToolError(why.partition(";")[0] + ".")
         return program

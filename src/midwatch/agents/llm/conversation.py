@@ -347,8 +347,8 @@ class Loop:
             output = await self._run(call)
             if self._transfer.accepted is None:
                 raise AgentError(f"the work could not be handed over: {output.text}")
-        for left in list(self._talk.open_calls()):
-            await self._skip(left, ANOTHER)
+        for open_call in list(self._talk.open_calls()):
+            await self._skip(open_call, ANOTHER)
         return self._transfer.accepted
 
     # -- results with a required form ----------------------------------------------------------------------------

@@ -53,15 +53,15 @@ def _text(content: Any) -> str:
 
 def keep_newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
     """Return the newest messages that fit into a handoff. They do not begin with a tool result without its call."""
-    size, kept = 0, len(messages)
-    for place in range(len(messages) - 1, -1, -1):
-        size += len(json.dumps(messages[place]))
+    size, first = 0, len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        size += len(json.dumps(messages[index]))
         if size > MOST_CHARACTERS:
             break
-        kept = place
-    while kept < len(messages) and messages[kept]["role"] == "tool":
-        kept += 1
-    return tuple(messages[kept:])
+        first = index
+    while first < len(messages) and messages[first]["role"] == "tool":
+        first += 1
+    return tuple(messages[first:])
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
@@ -108,6 +108,6 @@ def _answer_open_calls(waiting: dict[str, str]) -> list[ModelMessage]:
     """Return a message with a result for each tool call in `waiting`, and empty `waiting`."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
-    left = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]
+    results = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]
     waiting.clear()
-    return [ModelRequest(parts=left)] if left else []
+    return [ModelRequest(parts=results)] if results else []

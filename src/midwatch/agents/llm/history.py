@@ -192,14 +192,14 @@ def select_newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]],
     for step in steps:
         turns.setdefault(step["turn"], []).append(step)
     newest_turns: list[list[Json]] = []
-    length = left = 0
+    length = left_out = 0
     for turn in reversed(turns.values()):
-        length += len(json.dumps(turn)) if not left else 0
-        if left or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
-            left += len(turn)
+        length += len(json.dumps(turn)) if not left_out else 0
+        if left_out or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
+            left_out += len(turn)
         else:
             newest_turns.append(turn)
-    return newest_turns[::-1], left
+    return newest_turns[::-1], left_out
 
 
 # -- steps as data -----------------------------------------------------------------------------------------------
@@ -310,13 +310,13 @@ class Window:
 
     def _trim(self, talk: Transcript, most: float) -> tuple[int, int] | None:
         before, size = len(self.view(talk)), self._size(talk)
-        left = size
+        remaining = size
         for saved in self._trim_more(talk):
-            left -= saved
-            if left <= most:
+            remaining -= saved
+            if remaining <= most:
                 break
         after = len(self.view(talk))
-        return (before - after, after) if left < size else None
+        return (before - after, after) if remaining < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
         """Leave out a little more at each step, and yield the number of characters that the step saved.

@@ -104,8 +104,8 @@ class Running:
         """Start the server and read the list of its tools. Raise an error after `start_timeout`."""
         life = self._life = asyncio.create_task(self._run())
         limit = self._server.start_timeout
-        both: set[asyncio.Future[Any]] = {life, self._ready}
-        await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        waits: set[asyncio.Future[Any]] = {life, self._ready}
+        await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return
         if not life.done():
@@ -130,8 +130,8 @@ class Running:
         """Return the server's tool `own` as a tool for the model with the name `name`."""
         about = self.tools[own]
         hints = about.annotations
-        looks = bool(hints and hints.read_only_hint)
-        asks = self._server.ask == "always" or (self._server.ask == "writes" and not looks)
+        read_only = bool(hints and hints.read_only_hint)
+        asks = self._server.ask == "always" or (self._server.ask == "writes" and not read_only)
 
         async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
             if asks:
@@ -142,7 +142,7 @@ class Running:
 
         return Tool(
             name=name, description=(about.description or own)[:LONGEST_DESCRIPTION], schema=about.input_schema,
-            call=call, safe=looks or bool(hints and hints.idempotent_hint), kind="search" if looks else "other",
+            call=call, safe=read_only or bool(hints and hints.idempotent_hint), kind="search" if read_only else "other",
         )  # fmt: skip
 
     async def _call(self, own: str, arguments: dict[str, Any]) -> ToolOutput:

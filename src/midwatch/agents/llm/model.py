@@ -75,9 +75,9 @@ class Connection:
         """Return the reason why the model cannot be used here, or None. The check is fast: it loads no library."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
-        wanted, keys = self._key_variables(), self._keys()
-        if not keys and wanted and (self._key or not self._base_url):
-            return f"the API key is missing: set {' or '.join(wanted)} in the environment of midwatch"
+        variables, keys = self._key_variables(), self._keys()
+        if not keys and variables and (self._key or not self._base_url):
+            return f"the API key is missing: set {' or '.join(variables)} in the environment of midwatch"
         for name, key in keys.items():
             if not VISIBLE.fullmatch(key):  # clients refuse to send such a key, and some print it in the error
                 return f"the key in {name} has a space, a line break or another invalid character: set it again"
@@ -218,8 +218,8 @@ class Caller:
         self._turn = turn
         self._hide = hide
         self._retries, self._silence = options.retries, options.silence
-        wanted = {"temperature": options.temperature, "max_tokens": options.max_tokens}
-        self._settings = {name: value for name, value in wanted.items() if value is not None}
+        configured = {"temperature": options.temperature, "max_tokens": options.max_tokens}
+        self._settings = {name: value for name, value in configured.items() if value is not None}
 
     async def call(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any

@@ -103,8 +103,8 @@ class Toolbox:
         """Run a tool and return its output. A failure becomes an output, too; only CancelledError is raised."""
         tool = self.tools.get(name)
         if tool is None:
-            known = ", ".join(sorted(self.tools)) or "none"
-            return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {known}.", is_error=True)
+            tool_names = ", ".join(sorted(self.tools)) or "none"
+            return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {tool_names}.", is_error=True)
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         try:

@@ -49,8 +49,8 @@ class ClaudeStream(Parser):
                 yield from _report_denial(line)
             case "api_retry":
                 status, reason = get_count(line, "error_status"), get_text(line, "error")
-                known = reason if reason != "unknown" else ""
-                cause = f" ({known or status})" if known or status else ""
+                known_reason = reason if reason != "unknown" else ""
+                cause = f" ({known_reason or status})" if known_reason or status else ""
                 message = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
                 pause = get_count(line, "retry_delay_ms")
                 fault = self.fault(reason, status=status, resets_at=self._resets_at)
@@ -71,9 +71,9 @@ class ClaudeStream(Parser):
                 self._answering |= get_dict(event, "usage")
                 self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
-                seen = self._answering
-                model, reason = get_text(seen, "model") or None, get_text(seen, "reason") or None
-                tokens = {"input_tokens": _count_input(seen), "output_tokens": get_count(seen, "output_tokens")}
+                reply = self._answering
+                model, reason = get_text(reply, "model") or None, get_text(reply, "reason") or None
+                tokens = {"input_tokens": _count_input(reply), "output_tokens": get_count(reply, "output_tokens")}
                 yield steps.Reply(model=model, finish_reason=reason, **tokens)
 
     def _synthetic(self, line: Line) -> bool:
@@ -109,9 +109,9 @@ class ClaudeStream(Parser):
         if name == "TaskCreate":
             number = get_text(result, "task", "id") or str(len(self._tasks) + 1)
             self._tasks[number] = {"content": get_text(arguments, "subject"), "status": "pending"}
-        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(arguments, "taskId"))):
-            known["status"] = arguments.get("status") or known["status"]
-            if known["status"] == "deleted":
+        elif name == "TaskUpdate" and (task := self._tasks.get(get_text(arguments, "taskId"))):
+            task["status"] = arguments.get("status") or task["status"]
+            if task["status"] == "deleted":
                 del self._tasks[get_text(arguments, "taskId")]
         else:
             return False

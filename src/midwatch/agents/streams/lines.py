@@ -67,11 +67,11 @@ class Lines(Pipe):
 
     def data_received(self, data: bytes) -> None:
         self._on_data()
-        *ended, rest = data.split(b"\n")
+        *ended, unfinished = data.split(b"\n")
         for piece in ended:
             self._add(piece)
             self._end_line()
-        self._add(rest)
+        self._add(unfinished)
         if self._strict and self.too_long:
             self.finish()
         if self._size > WAITING_LIMIT and not self._paused and not self._hurried:

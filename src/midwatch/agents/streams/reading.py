@@ -123,8 +123,8 @@ def read_tokens(usage: Any) -> dict[str, Any]:
 
 def add_counts(*values: Any) -> int | None:
     """Return the sum of the values that are whole numbers; None if there are none."""
-    known = [count for count in map(get_count, values) if count is not None]
-    return sum(known) if known else None
+    counts = [count for count in map(get_count, values) if count is not None]
+    return sum(counts) if counts else None
 
 
 def get_dict(data: Any, *path: str) -> Mapping[str, Any]:

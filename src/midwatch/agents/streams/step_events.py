@@ -209,10 +209,10 @@ class StepEvents:
         self.replies += 1
         self.model = step.model or self.model
         figures = {"input_tokens": step.input_tokens, "output_tokens": step.output_tokens}
-        known = {name: value for name, value in figures.items() if value is not None}
+        reported = {name: value for name, value in figures.items() if value is not None}
         self.answered.append(steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens))
         await self._turn.emit(
-            events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
+            events.LlmResponse(model=self.model, usage=reported or None, finish_reason=step.finish_reason)
         )
 
 

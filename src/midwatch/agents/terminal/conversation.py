@@ -76,8 +76,8 @@ class TerminalConversation:
 
     async def start(self, turn: ProgramOwner) -> None:
         """Start the program if it does not run."""
-        if left := self._exits.pop(self._session.key, None):
-            await turn.emit(left)
+        if exit_event := self._exits.pop(self._session.key, None):
+            await turn.emit(exit_event)
         if self._live is None or not self._live.running:
             await self._open(turn)
         else:
@@ -271,9 +271,9 @@ class TerminalConversation:
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
         """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
         asking = asyncio.create_task(turn.ask(dialog.question()))
-        gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
-            await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 return
             answer = asking.result()
@@ -282,9 +282,9 @@ class TerminalConversation:
                 live.type(keys)
             elif not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")
-            await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
+            await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
         finally:
-            await cancel(asking, gone)
+            await cancel(asking, closing)
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. Wait shortly for it, because some programs show it late."""
@@ -309,12 +309,12 @@ class TerminalConversation:
 
     async def _show_reply(self, turn: Turn, live: Live, read_reply: Callable[[], str]) -> None:
         """Emit live events with the reply while it appears on the screen, until this is cancelled."""
-        shown, seen = "", 0
+        shown, version = "", 0
         loop = asyncio.get_running_loop()
         while True:
-            if live.screen.version == seen:
+            if live.screen.version == version:
                 await live.news.wait()
-            began, seen = loop.time(), live.screen.version
+            began, version = loop.time(), live.screen.version
             if live.watch.has_reacted:
                 text = read_reply()
                 if text != shown:

@@ -73,7 +73,7 @@ def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[s
             first, choices = at, []
         if match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
-    keyed = [(profile.choice_keys.replace("{key}", key), words) for key, words in choices]
+    keyed = [(profile.choice_keys.replace("{key}", key), text) for key, text in choices]
     return (first, keyed) if len(keyed) > 1 else (len(lines), [])
 
 
@@ -99,8 +99,8 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     while is_choice(end):
         end += 1
     moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
-    words = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
-    return (first, list(zip(moves, words, strict=True))) if len(words) > 1 else (len(lines), [])
+    texts = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
+    return (first, list(zip(moves, texts, strict=True))) if len(texts) > 1 else (len(lines), [])
 
 
 def _read_text_above(raw: list[str], end: int) -> str:
@@ -112,7 +112,7 @@ def _read_text_above(raw: list[str], end: int) -> str:
     return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 
 
-def _judge_kind(words: str) -> ChoiceKind:
-    if NO.match(words):
+def _judge_kind(text: str) -> ChoiceKind:
+    if NO.match(text):
         return "reject_once"
-    return "allow_always" if ALWAYS.search(words) else "allow_once"
+    return "allow_always" if ALWAYS.search(text) else "allow_once"

@@ -41,9 +41,9 @@ def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
         return lines[start + 1 :]
     if (whole := _count_hidden_echo(lines[start:end], prompt)) is not None:
         return lines[start + whole :]
-    left = remove_user_input(head, prompt, "custom")
-    kept = left.split("\n") if left else []
-    return [*kept, *lines[end:]] if left != head else lines
+    without_echo = remove_user_input(head, prompt, "custom")
+    head_lines = without_echo.split("\n") if without_echo else []
+    return [*head_lines, *lines[end:]] if without_echo != head else lines
 
 
 def _count_hidden_echo(lines: list[str], prompt: str) -> int | None:
@@ -86,8 +86,8 @@ def _cut_box(lines: list[str], profile: Profile) -> list[str]:
 def _remove_noise(lines: list[str], profile: Profile) -> list[str]:
     """Return the lines without blank lines and lines of `profile.noise` at the beginning and the end."""
     noise = re.compile(profile.noise or r"(?!)")
-    kept = [at for at, line in enumerate(lines) if line.strip(WHITE) and not noise.search(line)]
-    return lines[kept[0] : kept[-1] + 1] if kept else []
+    filled = [at for at, line in enumerate(lines) if line.strip(WHITE) and not noise.search(line)]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 def _remove_markers(lines: list[str], profile: Profile) -> list[str]:

@@ -168,8 +168,8 @@ def _remove_claude_calls(message: str) -> tuple[str, list[str]]:
             after_blank = at + 1
     if start >= 0:  # the call is drawn only in part
         ranges.append((start, after_blank if after_blank >= 0 else len(lines), False))
-    kept, calls = _cut(lines, ranges)
-    return kept.lstrip("\n"), calls
+    text, calls = _cut(lines, ranges)
+    return text.lstrip("\n"), calls
 
 
 def _remove_codex_calls(message: str) -> tuple[str, list[str]]:
@@ -184,15 +184,15 @@ def _remove_codex_calls(message: str) -> tuple[str, list[str]]:
             end = next((later for later in range(at + 1, len(bare)) if bare[later]), len(bare))
             ranges.append((start, end, True))
             start = -1
-    kept, calls = _cut(lines, ranges)
-    return kept.rstrip("\n"), calls
+    text, calls = _cut(lines, ranges)
+    return text.rstrip("\n"), calls
 
 
 def _cut(lines: list[str], ranges: list[tuple[int, int, bool]]) -> tuple[str, list[str]]:
     """Return the text without the lines in `ranges`, and the texts of the complete ranges, the last range first."""
-    kept, calls = list(lines), []
+    remaining, calls = list(lines), []
     for start, end, whole in reversed(ranges):
         if whole:
-            calls.append("\n".join(kept[start:end]))
-        del kept[start:end]
-    return "\n".join(kept), calls
+            calls.append("\n".join(remaining[start:end]))
+        del remaining[start:end]
+    return "\n".join(remaining), calls

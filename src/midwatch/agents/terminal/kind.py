@@ -30,8 +30,8 @@ class TerminalOptions(Profile, ProgramOptions):
         """Return the profile with the fields and arguments of these options. Raise BadConfig if they are wrong."""
         base = PROFILES.get(self.profile)
         if base is None:
-            known = ", ".join(sorted(PROFILES))
-            raise BadConfig(f"agents.{agent}.profile: there is no profile {self.profile!r}; use one of {known}.")
+            names = ", ".join(sorted(PROFILES))
+            raise BadConfig(f"agents.{agent}.profile: there is no profile {self.profile!r}; use one of {names}.")
         changes = {name: getattr(self, name) for name in self.model_fields_set & Profile.model_fields.keys()}
         if changes.keys() & SIGNS:
             changes = {"quiet": Profile.model_fields["quiet"].default, **changes}
@@ -64,8 +64,8 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
         directory.
         """
         name = str(options.get("profile", "custom"))
-        known = PROFILES.get(name)
-        resumes = options.get("resume_argv") or (known and known.resume_argv and not options.get("argv"))
+        profile = PROFILES.get(name)
+        resumes = options.get("resume_argv") or (profile and profile.resume_argv and not options.get("argv"))
         terms = cls.terms._replace(exclusive=name != "custom")
         return terms._replace(on_crash="resume") if resumes else terms
 

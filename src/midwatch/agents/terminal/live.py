@@ -97,10 +97,10 @@ class Live:
             reading = self.read()
             if reached(reading) or reading.state == "exited":
                 return reading
-            left = None if end is None else end - self._now()
-            if left is not None and left <= 0:
+            remaining = None if end is None else end - self._now()
+            if remaining is not None and remaining <= 0:
                 return reading
-            waits = [wait for wait in (left, reading.again) if wait is not None]
+            waits = [wait for wait in (remaining, reading.again) if wait is not None]
             if not waits:
                 await self.news.wait()
             elif not await wait_within(min(waits) + 0.001, self.news):

@@ -44,8 +44,8 @@ async def send(live: Live, text: str) -> None:
         return live.screen.version > began and (shown.count(tail) > before or _count_tags(live) > tags)
 
     await live.until(is_echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
-    seen = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
-    if not seen and not live.profile.silent:
+    is_shown = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
+    if not is_shown and not live.profile.silent:
         _take_back(live)
         raise AgentError("the program did not show the prompt in its input box; check its terminal and retry")
     await asyncio.sleep(live.profile.enter_delay)
