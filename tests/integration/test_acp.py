@@ -96,7 +96,7 @@ async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
     ended_task = await desk.tasks.wait(task.id)
     assert (ended_task.status, ended_task.outcome) == ("failed", "error")
-    assert "denied: 'touch x' (not today)" in (ended_task.error or "")
+    assert "denied actions: 'touch x' (not today)" in (ended_task.error or "")
 
 
 async def test_an_unanswered_question_expires(tmp_path: Path) -> None:

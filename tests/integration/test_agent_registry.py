@@ -260,8 +260,8 @@ CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
         ),
         ("handoffs = ['nobody']", r"agents.it.handoffs: there is no agent 'nobody'; .* Other agents: demo, echo\."),
         ("handoffs = [{ agent = 'nobody', tool = 'ask' }]", "agents.it.handoffs: there is no agent 'nobody'"),
-        ("handoffs = ['it']", "agents.it.handoffs: .* cannot hand over to itself"),
-        ("delegates = ['it']", "agents.it.delegates: .* cannot hand over to itself"),
+        ("handoffs = ['it']", "agents.it.handoffs: .* cannot hand work to itself"),
+        ("delegates = ['it']", "agents.it.delegates: .* cannot hand work to itself"),
     ],
 )
 async def test_a_missing_target_is_an_error_at_startup(tmp_path: Path, line: str, said: str) -> None:

@@ -283,7 +283,7 @@ async def test_two_hundred_delegations_run_through_ten_slots(
 
 
 def test_an_agent_for_handoffs_needs_a_name() -> None:
-    with pytest.raises(BadConfig, match="needs an id"):
+    with pytest.raises(BadConfig, match="needs a name for handoffs"):
         HandoffAgent()
 
 
@@ -292,7 +292,7 @@ def test_an_agent_for_handoffs_needs_a_can_handle_without_async() -> None:
         async def can_handle(self, work: HandoffTask) -> bool:  # type: ignore[override]
             return False
 
-    with pytest.raises(BadConfig, match="write it without async"):
+    with pytest.raises(BadConfig, match="define it without async"):
         Slow()
 
 

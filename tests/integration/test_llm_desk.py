@@ -112,7 +112,7 @@ async def test_without_a_server_the_tools_report_it() -> None:
     box = Toolbox(KIT.tools)
     output = await box.run("submit_task", {"prompt": "count"}, turn)
     assert output == ToolOutput(
-        "no server runs for this task, so the desk cannot be reached; start one with `midwatch up`.", is_error=True
+        "no midwatch server runs, so this tool cannot work; start a server with `midwatch up`.", is_error=True
     )
     offline_turn = RecordingTurn(env={"MIDWATCH_URL": "http://127.0.0.1:9", "MIDWATCH_TOKEN": "x"})
     assert "does not answer (ConnectError)" in (await box.run("list_tasks", {}, offline_turn)).text

@@ -149,10 +149,10 @@ async def test_forbidden_targets_are_not_offered(fake: Fake, home: Path) -> None
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ({"handoffs": ["it"]}, "cannot hand over to itself"),
-        ({"handoffs": ["a", {"agent": "b", "tool": "transfer_to_a"}]}, "two tools 'transfer_to_a'"),
-        ({"handoffs": [{"agent": "a", "tool": "add"}], "tools": [add]}, "two tools 'add'"),
-        ({"delegates": [{"agent": "a", "tool": "no name!"}]}, "cannot be the name of a tool"),
+        ({"handoffs": ["it"]}, "cannot hand work to itself"),
+        ({"handoffs": ["a", {"agent": "b", "tool": "transfer_to_a"}]}, "two tools are named 'transfer_to_a'"),
+        ({"handoffs": [{"agent": "a", "tool": "add"}], "tools": [add]}, "two tools are named 'add'"),
+        ({"delegates": [{"agent": "a", "tool": "no name!"}]}, "is no valid name for a tool"),
         ({"delegates": [{"agent": "a", "input": {"type": "string"}}]}, "schema of an object"),
         ({"handoffs": [{"agnt": "a"}]}, "handoffs"),
     ],

@@ -60,5 +60,5 @@ async def test_a_file_without_weights_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_bytes(b"no weights at all")
     agent = LocalAgent("small", weights=str(wrong))
-    with pytest.raises(AgentError, match="the model cannot be loaded"):
+    with pytest.raises(AgentError, match="weights: loading failed"):
         await agent.connection.model()

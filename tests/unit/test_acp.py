@@ -179,7 +179,7 @@ async def test_mode_and_model_are_set(talk: Talk) -> None:
     assert json.loads((await run_turn(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
     result, _ = await run_turn(talk, "[[show settings]]", mode="Default", model="large")
     assert json.loads(result.text) == {"mode": "default", "model": "large"}
-    with pytest.raises(AgentError, match=r"has no model 'giant'; change agents\.fake\.model .*: small, large"):
+    with pytest.raises(AgentError, match=r"has no model 'giant'; set agents\.fake\.model .*: small, large"):
         await run_turn(talk, "x", model="giant")
     with pytest.raises(AgentError, match=r"has no mode 'wild'.*: default, auto"):
         await run_turn(talk, "x", mode="wild")
@@ -369,11 +369,11 @@ async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
 async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
     result, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
     assert result.outcome == "error"
-    assert result.error == "denied: 'make all' (not today); fake then stopped without an answer."
+    assert result.error == "fake stopped without an answer; denied actions: 'make all' (not today)."
     result, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (result.outcome, result.text) == ("ok", "I may not")
     result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
-    assert (result.outcome, result.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
+    assert (result.outcome, result.error) == ("error", "fake stopped after these actions were denied: 'make all' (not today).")
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
@@ -532,7 +532,7 @@ async def test_terminals_run_commands(talk: Talk, tmp_path: Path) -> None:
     task, folder = json.loads(result.text)[0].split()
     assert "/1" in task
     assert folder == str(tmp_path)
-    assert "there is no program" in (await run_turn(talk, "[[run no-such-program]]"))[0].text
+    assert "no-such-program' or the directory" in (await run_turn(talk, "[[run no-such-program]]"))[0].text
     result, _ = await run_turn(talk, "[[run seq 1 300000]]")
     output, code, cut = json.loads(result.text)
     assert (code, cut) == (0, True)
@@ -583,7 +583,11 @@ async def test_processes_that_left_the_group_end_with_the_conversation(talk: Tal
             r"exit code 2 before its first prompt: error: unknown option .*; install the newest version",
         ),
         (("--start", "auth"), {"profile": "claude"}, r"is not signed in .*; run `claude` once and sign in"),
-        (("--version", "7"), {"profile": "gemini"}, r"speaks version 7 .* midwatch speaks 1; .*@google/gemini-cli"),
+        (
+            ("--version", "7"),
+            {"profile": "gemini"},
+            r"speaks version 7 .* midwatch speaks version 1; .*@google/gemini-cli",
+        ),
     ],
 )
 async def test_a_failed_start_is_reported_in_one_line(
@@ -620,7 +624,7 @@ async def test_a_missing_program_is_reported_with_a_remedy(tmp_path: Path) -> No
 
 async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
     conversation = await talk(idle_limit=3)
-    with pytest.raises(AgentError, match=r"said nothing for 3s and was ended; .* agents\.fake\.idle_limit"):
+    with pytest.raises(AgentError, match=r"sent nothing for 3s, so midwatch ended it; .* agents\.fake\.idle_limit"):
         await conversation.turn(RecordingTurn("[[silence 600]]"))
     assert not conversation.alive
 
@@ -641,7 +645,7 @@ async def test_an_exit_during_a_turn_is_reported_with_the_last_output(talk: Talk
 
 
 async def test_an_endless_message_is_refused(talk: Talk) -> None:
-    with pytest.raises(AgentError, match=f"a message of more than {LONGEST_LINE} bytes"):
+    with pytest.raises(AgentError, match=f"a message longer than {LONGEST_LINE} bytes"):
         await run_turn(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
 
 
@@ -714,9 +718,9 @@ def test_options_are_checked() -> None:
         == "gemini --acp -m m -d"
     )
     for options_, message in (
-        ({}, "set profile"),
+        ({}, "set `profile`"),
         ({"profile": "x"}, "agents.y.profile"),
-        ({"profile": "codex", "mcp_servers": [{"name": "a"}]}, "either command or url"),
+        ({"profile": "codex", "mcp_servers": [{"name": "a"}]}, "either `command` or `url`"),
     ):
         with pytest.raises(BadConfig, match=message):
             build("y", "acp", options_)

@@ -251,7 +251,7 @@ async def test_a_thread_placeholder_in_the_first_command_is_a_new_id() -> None:
         ({"argv": ["cat"], "thread_pattern": "("}, "agents.x.thread_pattern: not a regular expression"),
         (
             {"argv": ["cat"], "thread_pattern": "x"},
-            "agents.x.thread_pattern: write a regular expression with exactly one",
+            "agents.x.thread_pattern: must have exactly one group",
         ),
         ({"argv": ["cat"], "ok_codes": []}, "agents.x.ok_codes:"),
         (
@@ -279,7 +279,7 @@ def test_terms_come_from_the_kind_and_the_configuration() -> None:
 
 
 def test_on_crash_resume_needs_a_resume_command() -> None:
-    with pytest.raises(BadConfig, match=r"agents\.x\.on_crash: resume needs agents\.x\.resume_argv"):
+    with pytest.raises(BadConfig, match=r"agents\.x\.on_crash: `resume` needs `resume_argv`"):
         build("x", "command", {"argv": ["cat"]}, on_crash="resume")
 
 

@@ -525,7 +525,7 @@ async def test_an_on_loop_function_runs_in_the_turns_own_task() -> None:
 
 @pytest.mark.parametrize("target", ["a:b", thread_of])
 def test_only_async_functions_may_run_on_the_loop(target: Any) -> None:
-    with pytest.raises(BadConfig, match="on_loop needs an async function"):
+    with pytest.raises(BadConfig, match="`on_loop` needs an async function"):
         FunctionAgent("y", target, on_loop=True)
 
 

@@ -286,7 +286,7 @@ async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
     with pytest.raises(AgentError):
         await run(forgetful, turn)
     assert len(turn.groups) == 2, "one that was cut off begins anew"
-    assert list_faults(turn, "thread") == ["claude does not know th-9; it begins a new thread"]
+    assert list_faults(turn, "thread") == ["claude does not know thread th-9; a new one begins"]
 
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
@@ -295,7 +295,7 @@ async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     assert result.text == "hello there"
     (fault,) = list_faults(turn, "stream")
     assert fault.startswith(
-        "skipped: 7 lines that were not JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
+        "skipped output: 7 lines that were not JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
     assert events_of(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
 
@@ -305,7 +305,9 @@ async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
 
 async def test_silence_ends_the_turn() -> None:
     turn = RecordingTurn()
-    with pytest.raises(AgentError, match=r"^codex printed nothing for 5s and was ended; raise agents\.x\.idle_limit"):
+    with pytest.raises(
+        AgentError, match=r"^codex printed nothing for 5s, so midwatch ended it; .* agents\.x\.idle_limit"
+    ):
         await run(agent("codex", "hold", recording_path("codex", "plain"), "1", idle_limit=5), turn)
     assert turn.thread_id, "it can be taken up"
 
@@ -370,7 +372,7 @@ def test_the_profile_is_the_agents_name_by_default() -> None:
         ({"permissions": "everything"}, "agents.goose.permissions: Input should be"),
         (
             {"permissions": "edit"},
-            "agents.goose.permissions: goose has no such mode; use read or all, or leave it out.",
+            "agents.goose.permissions: goose does not have 'edit'; use read or all, or remove the setting.",
         ),
         ({"idle_limit": "soon"}, "agents.goose.idle_limit: "),
         ({"idle_limit": 0}, "agents.goose.idle_limit: "),

@@ -224,7 +224,7 @@ async def test_a_key_that_cannot_be_sent_is_reported_by_its_name(
 async def test_an_unknown_model_is_reported_with_a_remedy(fake: Fake, provider: str) -> None:
     kind = provider.partition(":")[0]
     agent = LlmAgent("it", f"{kind}:no-such-model", base_url=fake[0] + PROVIDERS[provider])
-    with pytest.raises(AgentError, match="correct model") as raised:
+    with pytest.raises(AgentError, match="correct `model`") as raised:
         await perform(agent, RecordingTurn("Hello."))
     assert type(raised.value) is AgentError
 
@@ -275,7 +275,7 @@ DEEP = 'add {"a": ' + "[ " * 900 + "] " * 900 + "}"
         ("odd", "not JSON", True),
         ('add {"a": "many"}', "a: ", True),
         ('add {"a": 1, "b": 2, "c": 3}', "c: ", True),
-        ('add {"a": 1,', "not JSON", True),
+        ('add {"a": 1,', "not valid JSON", True),
         ("add 7", "not a JSON object", True),
         (DEEP, "a: ", True),
         ("missing {}", "there is no tool 'missing'", True),
@@ -638,7 +638,7 @@ async def test_a_model_that_refuses_the_length_gets_a_shorter_history(fake: Fake
 
 async def test_a_prompt_that_cannot_be_shortened_fails_the_task(fake: Fake) -> None:
     turn = RecordingTurn("[[window 10]]")
-    with pytest.raises(AgentError, match="nothing more can be left out"):
+    with pytest.raises(AgentError, match="no more messages can be left out"):
         await perform(make_agent(fake), turn)
     assert is_balanced(turn)
 
@@ -716,11 +716,11 @@ async def test_a_result_that_never_matches_its_schema_fails_the_task(fake: Fake)
     ("options", "where"),
     [
         ({}, "agents.it.model"),
-        ({"model": "gpt-5"}, "agents.it.model: write provider:model"),
+        ({"model": "gpt-5"}, "agents.it.model: must be provider:model"),
         ({"model": "openai:x", "modle": 1}, "agents.it.modle: there is no such option"),
         ({"model": "openai:x", "temperature": 9}, "agents.it.temperature"),
         ({"model": "openai:x", "base_url": "localhost"}, "agents.it.base_url"),
-        ({"model": "openai:x", "system": "a", "system_file": "b"}, "system or system_file"),
+        ({"model": "openai:x", "system": "a", "system_file": "b"}, "`system` or `system_file`"),
         ({"model": "openai:x", "system_file": "/nowhere/at/all"}, "agents.it.system_file"),
         ({"model": "openai:x", "max_steps": 0}, "agents.it.max_steps"),
         ({"model": "openai:x", "output": {"type": "string"}}, "agents.it.output"),

@@ -59,8 +59,8 @@ async def test_tools_are_disabled_by_default() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tools": ["shell"]}, "agents.scout.tools.0: write files, command, fetch, desk, or a function"),
-        ({"mcp": {"x": {}}}, "agents.scout.mcp.x: set either command or url"),
+        ({"tools": ["shell"]}, "agents.scout.tools.0: must be one of files, command, fetch, desk, or a function"),
+        ({"mcp": {"x": {}}}, "agents.scout.mcp.x: set either `command` or `url`"),
         ({"mcp": {"x": {"url": "ftp://x"}}}, "must begin with http"),
         ({"mcp": {"a b": {"url": "http://x"}}}, "a server's name"),
         ({"command_timeout": "soon"}, "agents.scout.command_timeout"),
@@ -89,7 +89,7 @@ async def test_functions_come_from_the_settings_or_from_code(tmp_path: Path, mon
         with pytest.raises(AgentError, match=problem):
             async with open_toolkit(turn, tools=[name]):
                 pass
-    with pytest.raises(AgentError, match="two tools 'hello'"):
+    with pytest.raises(AgentError, match="two tools are named 'hello'"):
         async with open_toolkit(turn, tool(name="hello")(here), tools=["our_tools_of_this_test:hello"]):
             pass
 
@@ -169,7 +169,7 @@ async def test_a_file_outside_the_root_or_unreadable_is_refused(tree: Path, path
 
 async def test_binary_and_huge_files_are_reported(tree: Path) -> None:
     (tree / "image.png").write_bytes(b"\x89PNG\0\0\1\2")
-    assert "image.png is binary, 8 bytes" in (await read(tree, "image.png")).text
+    assert "image.png is a binary file of 8 bytes" in (await read(tree, "image.png")).text
     with (tree / "huge").open("wb") as file:
         file.truncate(3_000_000_000)
     assert "longer than" in (await read(tree, "huge")).text
@@ -260,7 +260,7 @@ async def test_a_denied_command_is_not_run(tmp_path: Path) -> None:
         ("kill -9 $$", "ended by signal 9"),
         (["no-such-program-here"], "program 'no-such-program-here' is not installed"),
         (["./nothing"], "not installed or not executable"),
-        ("   ", "needs a program"),
+        ("   ", "must not be empty"),
         ("echo \0", "NUL"),
         ([], "at least 1"),
         ("", "at least 1"),

@@ -61,10 +61,10 @@ async def test_arguments_are_validated_and_converted_to_their_annotations() -> N
         ('{"days": 1}', "place: Missing required"),
         ('{"place": {}}', "place.city: Field required"),
         ('{"place": {"city": "Faro"}, "more": 1}', "more: Unexpected"),
-        ('{"place": {"city"', "not JSON"),
+        ('{"place": {"city"', "not valid JSON"),
         ("[1]", "not a JSON object"),
         ('"text"', "not a JSON object"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("", "place: Missing required"),
         (None, "place: Missing required"),
         ({"place": 7}, "place: Input should be"),
@@ -85,12 +85,12 @@ def test_an_object_that_cannot_be_a_tool_is_refused() -> None:
     def take_any(*names: str) -> None: ...
     def unknown(handle: threading.Thread) -> None: ...
 
-    for function, advice in ((take_any, "leave out"), (unknown, "annotate")):
+    for function, advice in ((take_any, "remove"), (unknown, "change their types")):
         with pytest.raises(BadConfig, match=advice):
             tool(function)
     with pytest.raises(BadConfig, match="letters"):
         tool(name="no good")(weather.call)
-    with pytest.raises(BadConfig, match="two tools 'weather'"):
+    with pytest.raises(BadConfig, match="two tools are named 'weather'"):
         Toolkit("scout", [weather, weather])
 
 

@@ -87,5 +87,5 @@ def test_advice_is_given_for_known_programs() -> None:
     advice = advise("codex")
     assert advice is not None and "npm install -g @openai/codex" in advice
     assert advise("nobody") is None
-    with pytest.raises(BadConfig, match="known ones: claude"):
+    with pytest.raises(BadConfig, match="use one of claude"):
         find_program("nobody")

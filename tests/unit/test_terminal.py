@@ -429,7 +429,7 @@ class UnansweredTurn(RecordingTurn):
 async def test_nothing_is_typed_into_an_unknown_screen() -> None:
     menu = "print('Update now? Enter installs it'); print('installed', input())"
     async with open_conversation(agent(menu, ready="^never seen$", quiet=0.5)) as talk:
-        with pytest.raises(AgentError, match="unknown screen; answer it at its terminal: Update now"):
+        with pytest.raises(AgentError, match="does not know its screen; look at its terminal: Update now"):
             await say(talk, "hello")
         assert "installed" not in talk.screenshot().text and "hello" not in talk.screenshot().text
 
@@ -441,7 +441,7 @@ async def test_nothing_is_typed_into_an_unknown_screen() -> None:
     ("options", "why"),
     [
         ({"profile": "nobody"}, "there is no profile 'nobody'"),
-        ({}, "name the program"),
+        ({}, "set it to the program"),
         ({"argv": ["x"], "prompt": "("}, "not a regular expression"),
         ({"argv": ["x"], "columns": 5}, "greater than or equal to 20"),
         ({"argv": ["x"], "promt": "x"}, "there is no such option"),

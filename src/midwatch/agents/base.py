@@ -1,4 +1,4 @@
-"""Base classes of the agent kinds: their options, their terms, and the programs they start."""
+"""Base classes of the agent kinds and of their options, and functions that several kinds use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KindOptions(Options):
 
     @classmethod
     def read(cls, agent: str, options: Mapping[str, Any]) -> Self:
-        """Check the options of `[agents.NAME]`, or raise BadConfig that names the first wrong option."""
+        """Check the options of `[agents.NAME]` and return them. Raise BadConfig that names the first wrong option."""
         return cls.read_section(f"agents.{agent}", options)
 
 
@@ -40,7 +40,8 @@ class ProgramOptions(KindOptions):
 class SharedSettings(TypedDict, total=False):
     """The settings that agents of every kind have.
 
-    `why` is the reason for the kind, if midwatch chose it. `sandbox` is for kinds that start programs.
+    `why` is the reason why midwatch chose the kind; None if the settings name the kind. Only kinds that start programs
+    use `sandbox`.
     """
 
     terms: AgentTerms | None
@@ -80,9 +81,9 @@ class BaseAgent:
         readable: Sequence[str] = (),
         enter: tuple[str, ...] = (),
     ) -> Program:
-        """Return the program to start, inside the agent's sandbox if it has one.
+        """Return the program to start. If the agent has a sandbox, the program runs inside the sandbox.
 
-        In the sandbox the program can also read the directories in `readable`.
+        In the sandbox, the program can also read the directories in `readable`.
         """
         directory, sandbox = absolute_path(workdir), self.sandbox
         if sandbox is not None:
@@ -115,11 +116,11 @@ class ProgramAgent(BaseAgent, Generic[OptionsT]):
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables that the program needs. The configured ones replace them."""
+        """Return the environment variables that the program needs. The option `env` can replace them."""
         return NO_ENV
 
     def program(self, argv: tuple[str, ...], workdir: str | None) -> Program:
-        """Return the program to start with this command line."""
+        """Return the program for this command line, with the agent's environment and working directory."""
         env = {**self.environment(), **self.options.env}
         return self.build_program(argv, workdir or self.options.workdir, env)
 
@@ -128,7 +129,7 @@ class ProgramAgent(BaseAgent, Generic[OptionsT]):
         return program.problem()
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the command line, and `problem` if it cannot be started here."""
+        """Return `command`, the command line, and `problem` if the program cannot be started here."""
         program = self.program(self.command_line(), None)
         description = {"command": shlex.join(program.argv)}
         if problem := self.find_problem(program):
@@ -137,19 +138,19 @@ class ProgramAgent(BaseAgent, Generic[OptionsT]):
 
 
 def absolute_path(path: str | None) -> str:
-    """Return the absolute path of a directory, by default of the current one."""
+    """Return the absolute path of a directory. Without `path`, return the current directory."""
     return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks and wait until all have ended. Ignore their errors."""
+    """Cancel asyncio tasks and wait until all have ended. Ignore their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def message_id(turn: Turn) -> str:
-    """Return the id of the message with the answer of a turn."""
+    """Return the id of the message that contains the answer of a turn."""
     return f"{turn.task_id}.{turn.attempt}"
 
 
@@ -162,13 +163,14 @@ GO_ON = (
 def build_prompt(turn: Turn, *, known: bool) -> str:
     """Return the prompt of a turn.
 
-    After an interruption, an agent that still has the conversation gets the instruction to continue.
+    After an interruption, an instruction to continue comes before the prompt, if the agent still has the conversation
+    (`known`).
     """
     return (GO_ON if turn.resumed and known else "") + turn.prompt.replace("\0", "")
 
 
 def convert_error(problem: BaseException) -> MidwatchError:
-    """Return the error of the task for an exception that the code of an agent raised."""
+    """Convert an exception that an agent's code raised to the error of the task."""
     if isinstance(problem, MidwatchError):
         return problem
     last_line = traceback.format_exception_only(problem)[-1].strip()
@@ -176,6 +178,6 @@ def convert_error(problem: BaseException) -> MidwatchError:
 
 
 def last_lines(text: str, lines: int = 20, length: int = 2000) -> str:
-    """Return the end of a program's output, short enough for an error message."""
-    kept = "\n".join(text.strip().splitlines()[-lines:])
-    return kept if len(kept) <= length else "…" + kept[-length:]
+    """Return the last `lines` lines of a text, at most `length` characters, for an error message."""
+    last_text = "\n".join(text.strip().splitlines()[-lines:])
+    return last_text if len(last_text) <= length else "…" + last_text[-length:]

@@ -32,7 +32,7 @@ def _check_pattern(text: str) -> str:
     except re.error as problem:
         raise ValueError(f"not a regular expression: {problem}") from None
     if groups != 1:
-        raise ValueError("write a regular expression with exactly one group, which finds the thread id")
+        raise ValueError("must have exactly one group ( ), which matches the thread id")
     return text
 
 
@@ -59,7 +59,7 @@ class CommandAgent(ProgramAgent[CommandOptions]):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the terms: with a command line to resume, a task goes on after a crash."""
+        """Return the default terms. With the option `resume_argv`, a task continues after a crash."""
         return cls.terms._replace(on_crash="resume") if options.get("resume_argv") else cls.terms
 
     @classmethod
@@ -67,9 +67,7 @@ class CommandAgent(ProgramAgent[CommandOptions]):
         """Return the agent that `[agents.NAME]` describes."""
         agent = super().from_options(name, options, **shared)
         if agent.terms.on_crash == "resume" and not agent.options.resume_argv:
-            raise BadConfig(
-                f"agents.{name}.on_crash: resume needs agents.{name}.resume_argv; write it, or fail or rerun."
-            )
+            raise BadConfig(f"agents.{name}.on_crash: `resume` needs `resume_argv`; set it, or use `fail` or `rerun`.")
         return agent
 
     def command_line(self) -> tuple[str, ...]:
@@ -82,7 +80,10 @@ class CommandAgent(ProgramAgent[CommandOptions]):
 
 
 class CommandConversation(ProcessConversation):
-    """One session with a program. The program has no memory, or finds the conversation by its thread id."""
+    """One session with a program.
+
+    A program with a thread id continues its own conversation. Other programs begin again at each turn.
+    """
 
     def __init__(self, agent: CommandAgent, session: Session) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class CommandConversation(ProcessConversation):
         self._thread = session.thread_id
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Start the program, show its output and wait for its end."""
+        """Start the program, show its output, wait until it exits, and return its output as the answer."""
         options = self._agent.options
         argv, stdin, thread = await self._prepare(turn)
         live = _Live(turn, options)
@@ -122,7 +123,7 @@ class CommandConversation(ProcessConversation):
         if thread is None and turn.resumed:
             thread = get_text(await turn.load_progress(), "thread_id") or None
             if thread is None and options.resume_argv:
-                raise AgentError("it was interrupted before its thread id was known; check what it did, then retry it")
+                raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
         template = options.resume_argv if thread and options.resume_argv else options.argv
         if thread is None and any("{thread}" in part for part in template):
             thread = str(uuid.uuid4())
@@ -141,7 +142,7 @@ class CommandConversation(ProcessConversation):
 
 
 def fill(template: tuple[str, ...], prompt: str, thread: str) -> tuple[str, ...]:
-    """Return the command line with the prompt and the thread id in their places."""
+    """Return the command line `template`, with `{prompt}` and `{thread}` replaced by their values."""
     values = {"prompt": prompt, "thread": thread}
     argv: list[str] = []
     for part in template:
@@ -152,7 +153,7 @@ def fill(template: tuple[str, ...], prompt: str, thread: str) -> tuple[str, ...]
 
 
 class _Live:
-    """Shows the output while the program writes it, and saves the thread id as soon as it is printed."""
+    """Shows the output while the program writes it. Saves the thread id as soon as the program prints it."""
 
     def __init__(self, turn: Turn, options: CommandOptions) -> None:
         self.thread: str | None = None
@@ -171,18 +172,18 @@ class _Live:
         self._news.set()
 
     def add_error(self, text: str) -> None:
-        """Search standard error for the thread id."""
+        """Search a piece of standard error for the thread id."""
         self._search("err", text)
 
     def end(self) -> None:
-        """Let `show` return after the last piece."""
+        """Note that the output has ended, so that `show` returns after the last piece."""
         for stream in self._begun_lines:
             self._search(stream, "\n")
         self._over.set()
         self._news.set()
 
     async def show(self) -> None:
-        """Emit the text until the end, or until an event is refused."""
+        """Emit new text as events until `end` is called. Stop earlier if an event is refused."""
         try:
             while not self._over.is_set():
                 await self._news.wait()
@@ -201,7 +202,10 @@ class _Live:
             await self._turn.save_progress({"thread_id": self.thread})
 
     def _search(self, stream: str, text: str) -> None:
-        """Search complete lines for the thread id, because the pattern could match a part of an id."""
+        """Search the output for the thread id.
+
+        Only complete lines are searched, because in an incomplete line the pattern could match a part of the id.
+        """
         if self._pattern is None or self.thread is not None:
             return
         lines, newline, begun = (self._begun_lines[stream] + text).rpartition("\n")

@@ -1,6 +1,6 @@
 """Kind `demo`: a built-in agent that needs nothing and uses no model.
 
-It shows the features of an agent. Words in the prompt select more of them: `demo:ask`, `demo:fail`, `demo:transient`,
+It shows what an agent can do. These words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`,
 `demo:crash`, `demo:hang`, `demo:silent`, `demo:sleep=SECONDS`.
 """
 
@@ -28,7 +28,7 @@ PROMPT_SHOWN = 200
 
 
 class DemoOptions(KindOptions):
-    """Options of kind `demo`: none."""
+    """Options of kind `demo`. There are none."""
 
 
 class DemoAgent(BaseAgent):
@@ -53,29 +53,29 @@ class DemoAgent(BaseAgent):
         return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
-        """Return that the agent is built in."""
+        """Return `target`, a text that says that the agent is built in."""
         return {"target": "built in"}
 
 
 async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> TurnResult:
-    """Run one turn of the demo."""
-    wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
-    if "fail" in wanted:
+    """Work on one prompt as the demo agent and return the result. The answer is shown over `streaming` seconds."""
+    directives = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
+    if "fail" in directives:
         raise AgentError("the demo was told to fail; remove demo:fail from the prompt and retry")
-    if "transient" in wanted and turn.attempt <= 1:
+    if "transient" in directives and turn.attempt <= 1:
         raise TransientError("the demo was told to fail once; the next attempt will succeed")
-    if "crash" in wanted:
-        raise RuntimeError("the demo was told to crash")
+    if "crash" in directives:
+        raise RuntimeError("the demo was told to crash; remove demo:crash from the prompt and retry")
     clock, words = await _use_tools(prompt, turn)
-    if "hang" in wanted:
+    if "hang" in directives:
         await turn.emit(TaskProgress(text="hanging until interrupted"))
         await asyncio.Event().wait()
-    if "sleep" in wanted:
-        await _sleep(float(wanted["sleep"]), turn)
-    answer = await turn.ask("The demo would like to go on. May it?") if "ask" in wanted else None
+    if "sleep" in directives:
+        await _sleep(float(directives["sleep"]), turn)
+    answer = await turn.ask("The demo would like to go on. May it?") if "ask" in directives else None
     text = _reply(prompt, clock, words, f"{answer.choice or answer.status}" if answer else None)
     await _stream(text, turn, streaming)
-    return TurnResult(text=text, outcome="silent" if "silent" in wanted else "ok", iterations=1)
+    return TurnResult(text=text, outcome="silent" if "silent" in directives else "ok", iterations=1)
 
 
 def _reply(prompt: str, clock: str, words: str, answer: str | None) -> str:

@@ -1,8 +1,8 @@
-"""Kind `function`: Python code as an agent, in a child process, on a thread, or on the event loop.
+"""Kind `function`: a Python function as an agent, in a child process, on a Python thread, or on the event loop.
 
-A configured dotted path runs in a child process, which can be killed. A function object given to `FunctionAgent` runs
-on a thread with its own event loop, so that it cannot block others. With `on_loop` an async function runs on midwatch's
-loop.
+A function that the settings name by its dotted path runs in a child process, which can be killed. A function object
+given to `FunctionAgent` runs on its own Python thread, so that it cannot block other work. With `on_loop`, an async
+function runs on midwatch's event loop.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FunctionAgent(BaseAgent):
     ) -> None:
         super().__init__(name, **shared)
         if on_loop and (isinstance(target, str) or not is_async(target)):
-            raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
+            raise BadConfig(f"agent {name!r}: `on_loop` needs an async function; write one or remove `on_loop`.")
         # the signature of a dotted path is not known before it runs
         takes_turn = isinstance(target, str) or wants_turn(target)
         self.terms = self.terms._replace(steerable=takes_turn)
@@ -88,7 +88,7 @@ class FunctionAgent(BaseAgent):
         self._on_loop = on_loop
         # computed once, because reading the signature is slow
         self._call = None if isinstance(target, str) else accept_turn(target)
-        self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
+        self._path = tuple(str(Path(directory).expanduser().absolute()) for directory in path)
         self._env = dict(env or {})
 
     @classmethod
@@ -104,7 +104,7 @@ class FunctionAgent(BaseAgent):
         return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the function, and whether its package can be found."""
+        """Return `target`, the name of the function, and `problem` if its package cannot be imported."""
         if not isinstance(self.target, str):
             where = "on the event loop" if self._on_loop else "on a thread"
             name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
@@ -118,26 +118,26 @@ class FunctionAgent(BaseAgent):
         return {"target": self.target, "problem": problem}
 
     def program(self, workdir: str | None) -> Program:
-        """Return the child that runs the function."""
+        """Return the program of the child process that runs the function."""
         argv = (sys.executable, "-P", function_child.__file__)
         readable = (*self.import_path(), sys.prefix, sys.base_prefix)
         return self.build_program(argv, workdir or self.workdir, self._env, readable=readable)
 
     def import_path(self) -> list[str]:
-        """Return the directories in which the child finds modules: the configured ones, then those of this process."""
-        return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
+        """Return the directories from which the child imports modules: the option `path`, then `sys.path`."""
+        return [*self._path, *(os.path.abspath(directory) for directory in sys.path)]  # noqa: PTH100 - "" is here
 
 
 # -- on the event loop -------------------------------------------------------------------------------------------
 
 
 def accept_turn(function: Function) -> Function:
-    """Return `function` as a function of (prompt, turn)."""
+    """Return a function with the parameters (prompt, turn) that calls `function`."""
     return function if wants_turn(function) else lambda prompt, _: function(prompt)
 
 
 class OnLoop:
-    """Calls an async function of (prompt, turn) in the task that runs the turn. An interrupt cancels it."""
+    """Calls an async function with (prompt, turn) on midwatch's event loop. An interrupt cancels the function."""
 
     def __init__(self, function: Function) -> None:
         self._call = function
@@ -145,7 +145,7 @@ class OnLoop:
         self._cancels = 0
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Await the function."""
+        """Call the function, wait for it and return its result."""
         task = self._task = asyncio.current_task()
         assert task is not None
         try:
@@ -179,7 +179,10 @@ class OnLoop:
 
 
 class OnThread:
-    """Calls a function on its own thread. No thread can be killed: after `kill` the turn ends, the thread continues."""
+    """Calls a function on its own Python thread.
+
+    A Python thread cannot be killed. So after an interrupt with `kill`, the turn ends and the Python thread continues.
+    """
 
     def __init__(self, function: Function, name: str) -> None:
         self._function = function
@@ -187,7 +190,7 @@ class OnThread:
         self._run: _ThreadRun | None = None
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Call the function and return its result. After `kill`, return without it."""
+        """Call the function and return its result. After an interrupt with `kill`, return an error at once."""
         run = self._run = _ThreadRun(self._function, turn)
         threading.Thread(target=run.main, name=f"midwatch-{self._name}", daemon=True).start()
         try:
@@ -196,21 +199,21 @@ class OnThread:
             run.leave()
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Ask the function to stop. After `kill`, stop waiting for it."""
+        """Ask the function to stop. With the mode `kill`, the turn does not wait for the function."""
         if self._run is not None:
             self._run.stop()
             if mode == "kill":
                 self._run.give_up()
 
     async def close(self) -> None:
-        """Return when the thread has ended."""
+        """Ask the function to stop and wait until its Python thread has ended."""
         if self._run is not None:
             self._run.stop()
             await self._run.ended.wait()
 
 
 class _ThreadRun:
-    """One call of a function on a thread."""
+    """One call of a function on its own Python thread."""
 
     def __init__(self, function: Function, turn: Turn) -> None:
         self.loop = asyncio.get_running_loop()
@@ -228,7 +231,11 @@ class _ThreadRun:
     # -- these methods run on the event loop
 
     def stop(self) -> None:
-        """Cancel an async function. For a plain function, set `stopping` and cancel its open calls."""
+        """Ask the function to stop.
+
+        An async function is cancelled. A plain function can check `turn.stopping`; if it waits in a method of the turn,
+        the wait is cancelled.
+        """
         self._proxy.stopping = True
         for future in tuple(self._waiting):
             future.cancel()
@@ -236,14 +243,14 @@ class _ThreadRun:
             self._cancel()
 
     def leave(self) -> None:
-        """Refuse further calls of the function and stop it."""
+        """Refuse all later calls of the turn's methods and ask the function to stop."""
         self._over = True
         self.stop()
 
     def give_up(self) -> None:
-        """End the turn with an error, although the thread still runs."""
+        """End the turn with an error, although the function's Python thread still runs."""
         if not self.result_future.done():
-            error = "the function did not stop; its thread continues until the function returns"
+            error = "the function did not stop; its Python thread continues until the function returns"
             self.result_future.set_result(TurnResult(outcome="error", error=error, stuck=True))
 
     def _finish(self, result: TurnResult | None, problem: BaseException | None) -> None:
@@ -258,7 +265,7 @@ class _ThreadRun:
     # -- these methods run on the thread
 
     def main(self) -> None:
-        """Call the function and report its end to midwatch's loop."""
+        """Call the function and send its result or error to midwatch's event loop."""
         try:
             end: tuple[TurnResult | None, BaseException | None] = (_make_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
@@ -309,7 +316,7 @@ class _ThreadRun:
 
 
 class _Lines(Pipe):
-    """Splits the output of the child into lines and calls `hear` with each."""
+    """Splits the output of the child into lines and calls `hear` with each line."""
 
     def __init__(self, hear: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -318,16 +325,16 @@ class _Lines(Pipe):
         self._begun = bytearray()
 
     def data_received(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
+        *lines, unfinished = data.split(b"\n")
         for line in lines:
             self._hear(bytes(self._begun) + line)
             self._begun.clear()
-        if len(self._begun) + len(rest) > LONGEST_LINE:
+        if len(self._begun) + len(unfinished) > LONGEST_LINE:
             self.too_long = True
             self._begun.clear()
             self._hear(b"")
         elif not self.too_long:
-            self._begun += rest
+            self._begun += unfinished
 
 
 class InChild(ProcessConversation):
@@ -340,7 +347,7 @@ class InChild(ProcessConversation):
         self._session = session
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Start the child, answer its calls and wait for its end."""
+        """Start the child process, answer its calls of the turn, and return the function's result."""
         serving = _CallServer(turn, self._write)
         lines, printed = _Lines(serving.hear), Output(PRINTED_KEPT)
         facts = {name: getattr(turn, name) for name in FACTS} | {"env": dict(turn.env)}
@@ -365,7 +372,7 @@ class InChild(ProcessConversation):
 
 
 class _CallServer:
-    """Answers the calls of a child. Each call has its own task, because some take long."""
+    """Answers the calls of a child process. Each call has its own asyncio task, because some calls take long."""
 
     def __init__(self, turn: Turn, write: Callable[[bytes], None]) -> None:
         self.end: Mapping[str, Any] | None = None
@@ -377,7 +384,7 @@ class _CallServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, line: bytes) -> None:
-        """Handle a line of the child. An invalid line ends the child."""
+        """Handle a line that the child wrote. An invalid line ends the child."""
         try:
             message = json.loads(line)
             if "end" in message:
@@ -392,7 +399,7 @@ class _CallServer:
             task.add_done_callback(self._tasks.discard)
 
     async def wait_until_over(self, child: Child) -> None:
-        """Return when the child has sent its result or died."""
+        """Wait until the child has sent its result or an invalid line, or has exited."""
         leaving = asyncio.create_task(child.exited.wait())
         leaving.add_done_callback(lambda _: self._over.set())
         try:
@@ -439,19 +446,19 @@ class _CallServer:
 
 
 async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
-    """Call a method of the turn for a proxy."""
+    """Call the method `name` of the turn for a `TurnProxy`, and return its result."""
     if name == "ask":
         question, choices, expires = arguments
         return await turn.ask(question, choices, expires=expires)
     if name in ("delegate", "transfer"):
-        to, work, wish = arguments
+        to, work, handoff_options = arguments
         hand = turn.delegate if name == "delegate" else turn.transfer
-        return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
+        return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **handoff_options)
     return await getattr(turn, name)(*arguments)
 
 
 def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
-    """Return the result in the last line of a child, or raise the error in it."""
+    """Return the result from the child's last line. If that line contains an error, raise the error."""
     if "problem" in end:
         raise (TransientError if end["transient"] else AgentError)(end["problem"])
     fields = dict(end)
@@ -469,11 +476,11 @@ def _check(result: TurnResult) -> TurnResult:
     if result.outcome not in OUTCOMES:
         raise AgentError(f"a function cannot return the outcome {result.outcome!r}; use one of {', '.join(OUTCOMES)}")
     if result.outcome == "transferred" and result.transfer is None:
-        raise AgentError("the outcome transferred needs a transfer; return the result of `turn.transfer`")
+        raise AgentError("the outcome `transferred` needs a transfer; return the result of `turn.transfer`")
     return result
 
 
 def read_question(data: Mapping[str, Any]) -> Question:
-    """Return the question in a call of the child."""
+    """Return the question that the child sent as JSON data."""
     choices = tuple(Choice(*choice) for choice in data["choices"])
     return Question(**{**data, "choices": choices, "paths": tuple(data["paths"])})

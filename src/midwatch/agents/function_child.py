@@ -1,8 +1,9 @@
 """The program that runs a configured function in its own process.
 
-It uses only the standard library, because it starts for each turn. It is run as a file and reads one JSON line with the
-function and the turn. Then it exchanges JSON lines: a `call` calls a method of the turn in the parent and gets a
-`reply`; the last line is the `end`. The function's prints go to stderr.
+The program starts for each turn, so it uses only the standard library to start fast. First it reads one JSON line that
+names the function and describes the turn. Then it exchanges JSON lines with its parent process. A line with `call`
+calls a method of the turn in the parent, and the parent sends back a line with `reply`. The last line contains `end`,
+the result. Text that the function prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FACTS = ("task_id", "attempt", "session_key", "prompt", "thread_id", "workdir", 
 
 
 class Answer(NamedTuple):
-    """The answer to a question; the same as `midwatch.domain.agent.Answer`."""
+    """The answer to a question, with the same fields as `midwatch.domain.agent.Answer`."""
 
     status: str
     choice: str | None = None
@@ -40,25 +41,25 @@ class Answer(NamedTuple):
 
 
 class Handoff(SimpleNamespace):
-    """Work that was handed over; the same fields as `midwatch.domain.handoff.Handoff`."""
+    """Work that was handed over, with the same fields as `midwatch.domain.handoff.Handoff`."""
 
     @property
     def output(self) -> Any:
-        """The answer of the target; None if there is none."""
+        """The output in the target's answer; None if there is no answer."""
         return (self.answer or {}).get("output")
 
 
 class Transfer(NamedTuple):
-    """Work that another agent has taken over; the same names as `midwatch.domain.handoff.Transfer`."""
+    """Work that another agent takes over, with the same fields as `midwatch.domain.handoff.Transfer`."""
 
     handoff: Handoff
     task: SimpleNamespace
 
 
 class TurnProxy:
-    """A turn as a function sees it from another thread or process.
+    """The turn for a function that runs on another Python thread or in another process.
 
-    For a plain function the methods return when they are done; an async function awaits them.
+    For a plain function, each method waits and returns its result. An async function must await each method.
     """
 
     task_id: str
@@ -84,15 +85,15 @@ class TurnProxy:
         return self._wait(self._call("emit", payload))
 
     def load_progress(self) -> Any:
-        """Return the last data of `save_progress`."""
+        """Return the data that was last saved with `save_progress`; None if there is none."""
         return self._wait(self._call("load_progress"))
 
     def save_progress(self, progress: Any) -> Any:
-        """Save JSON data durably."""
+        """Save JSON data, so that a later attempt can continue from it."""
         return self._wait(self._call("save_progress", progress))
 
     def receive(self) -> Any:
-        """Wait for a message."""
+        """Wait for a message that a person sends into this turn, and return it."""
         return self._wait(self._call("receive"))
 
     def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
@@ -101,7 +102,7 @@ class TurnProxy:
         return self._wait(self._call("ask", data, tuple(choices), expires))
 
     def handoff(self) -> Any:
-        """Return the handoff that brought this work here, or None."""
+        """Return the handoff that this task comes from, or None."""
         return self._wait(self._call("handoff"))
 
     def delegate(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
@@ -112,12 +113,15 @@ class TurnProxy:
         return self._wait(self._call("delegate", to, task if isinstance(task, str) else asdict(task), wish))
 
     def transfer(self, to: str | None = None, task: Any = "", **wish: Any) -> Any:
-        """Have another agent take over the work. It begins when the function returns the result of this call."""
+        """Have another agent take over the work.
+
+        The function must return the result of this call. After that, the other agent begins.
+        """
         return self._wait(self._call("transfer", to, task if isinstance(task, str) else asdict(task), wish))
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:
-    """Return whether the function takes (prompt, turn) rather than (prompt)."""
+    """Return whether the function has a second parameter for the turn, after the prompt."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -129,14 +133,14 @@ def wants_turn(function: Callable[..., Any]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether the result of a call must be awaited."""
+    """Return whether the function is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
 
 
 def write_text(value: Any) -> str:
-    """Return the value of a function as text: empty for None, a text as it is, other values as JSON."""
+    """Return a function's return value as text: empty for None, a text unchanged, other values as JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
@@ -156,7 +160,7 @@ def find(target: str) -> Callable[..., Any]:
 
 
 class _Line:
-    """The protocol with the parent, on descriptors that the function's prints and reads cannot reach."""
+    """The connection to the parent process. What the function prints or reads does not disturb it."""
 
     def __init__(self) -> None:
         self._in, self._out = os.dup(0), os.dup(1)
@@ -195,7 +199,7 @@ class _Line:
         return future
 
     def serve(self, turn: TurnProxy) -> None:
-        """Read replies for ever and set the future of each call."""
+        """Read the parent's replies for ever, and give each reply to the call that waits for it."""
         while True:
             reply = self.read()
             future = self._calls.pop(reply["reply"])
@@ -209,7 +213,7 @@ class _Line:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return a reply of the parent as the function expects it."""
+    """Convert the parent's reply to a call of the method `name` to the object that the function gets."""
     if name == "ask":
         return Answer(*value)
     if name == "transfer":
@@ -218,9 +222,9 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function and return the last line for the parent."""
+    """Call the function. Return its result or error as data for the last line to the parent."""
     try:
-        sys.path[:0] = [place for place in order["path"] if place not in sys.path]
+        sys.path[:0] = [directory for directory in order["path"] if directory not in sys.path]
         function = find(order["target"])
         value = _value(line, function, order["facts"])
         if isinstance(value, Transfer):
@@ -266,7 +270,7 @@ def _value(line: _Line, function: Callable[..., Any], facts: Mapping[str, Any]) 
 
 
 def main() -> None:
-    """Run one function for one turn."""
+    """Read the order of the parent, run the function, and send the result."""
     line = _Line()
     line.send({"end": _run(line, line.read())})
 

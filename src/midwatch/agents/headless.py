@@ -56,7 +56,7 @@ class HeadlessOptions(ProgramOptions):
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait for a program."""
+    """How many seconds midwatch waits for a program in different situations."""
 
     limit: float = 120.0  # while it waits for the limit of its provider; after that its task waits without it
     linger: float = 60.0  # while it prints nothing and does not exit after its result
@@ -76,7 +76,7 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
         super().__init__(name, options, **shared)
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
-        """Total usage of each conversation, for programs that do not report the usage of a single turn."""
+        """Total usage by thread id, for programs that report only the usage of the whole conversation."""
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
@@ -85,8 +85,8 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
         permissions, offered = agent.options.permissions, agent.profile.permissions
         if permissions is not None and permissions not in offered:
             raise BadConfig(
-                f"agents.{name}.permissions: {agent.profile.name} has no such mode; use {' or '.join(offered)}, or "
-                "leave it out."
+                f"agents.{name}.permissions: {agent.profile.name} does not have {permissions!r}; use "
+                f"{' or '.join(offered)}, or remove the setting."
             )
         return agent
 
@@ -95,7 +95,7 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
         return HeadlessConversation(self, session)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the command line, and the version or why it cannot be started here."""
+        """Return `command`, the command line, and `version`, or `problem` if the program cannot be started here."""
         description = super().describe()
         version = None if "problem" in description else installed_version(self.program(self.command_line(), None))
         return {**description, "version": version} if version else description
@@ -109,20 +109,20 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
         return (*self.executable(), *arguments)
 
     def executable(self) -> tuple[str, ...]:
-        """Return the program, with the arguments that always come first."""
+        """Return the program and the arguments that come first: the option `argv`, or the name of the profile."""
         return self.options.argv or (self.profile.name,)
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables that the program needs, with those for its permissions."""
+        """Return the environment variables that the program needs, also those that set its permissions."""
         profile, permissions = self.profile, self.options.permissions
         for_root = profile.program.environment_for_root() if permissions == "all" else {}
         return {**profile.env, **(profile.permission_env.get(permissions, {}) if permissions else {}), **for_root}
 
 
 def installed_version(program: Program) -> str | None:
-    """Return the version in the npm package of a program. Nothing is started for it."""
-    place = shutil.which(program.argv[0], path=program.environment({}).get("PATH"))
-    for folder in list(Path(place).resolve().parents)[:4] if place else ():
+    """Return the version of a program from its npm package, or None. The program is not started."""
+    executable = shutil.which(program.argv[0], path=program.environment({}).get("PATH"))
+    for folder in list(Path(executable).resolve().parents)[:4] if executable else ():
         try:
             package = json.loads((folder / "package.json").read_text())
         except (OSError, ValueError):
@@ -133,7 +133,7 @@ def installed_version(program: Program) -> str | None:
 
 
 class _Run:
-    """One run of the program: its output, and the events for it."""
+    """One run of the program: its output, and the events that report it."""
 
     def __init__(self, turn: Turn, parser: Parser, hear: Callable[[], None], thread: str | None, resumed: bool) -> None:
         self.events = StepEvents(turn)
@@ -150,7 +150,7 @@ class _Run:
         self._error_steps: list[steps.Step] = []
 
     def _read_errors(self, text: str) -> None:
-        """Parse standard error. Its text also shows that the program is not silent."""
+        """Parse a piece of standard error, and note that the program is not silent."""
         self._hear()
         *lines, self._begun_line = (self._begun_line + text)[-LONGEST_ERROR_LINE:].split("\n")
         self._error_steps += [step for line in lines for step in self.parser.read_error(line)][:MOST_ERROR_STEPS]
@@ -192,7 +192,7 @@ class HeadlessConversation(ProcessConversation):
         run = await self._run(turn, thread, resumed=thread is not None)
         forgotten = run.events.fault is not None and run.events.fault.kind == "thread"
         if forgotten and run.resumed and (turn.resumed or self._profile.names_thread):
-            await run.events.complain("thread", f"{self._profile.name} does not know {thread}; it begins a new thread")
+            await run.events.complain("thread", f"{self._profile.name} does not know thread {thread}; a new one begins")
             run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False)
         self._thread = run.events.thread or run.thread
         return await self._conclude(run, turn)
@@ -227,15 +227,15 @@ class HeadlessConversation(ProcessConversation):
         events = run.events
         while True:
             await run.emit_error_steps()
-            left = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
-            if left <= 0:
+            remaining = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
+            if remaining <= 0:
                 run.silent, run.lingered = not events.done, events.done
                 child.interrupt("stop")
                 await wait_within(self._agent.patience.stop, child.exited)
                 return
             due = events.due()
             try:
-                line = await run.lines.next(left if due is None else min(left, due))
+                line = await run.lines.next(remaining if due is None else min(remaining, due))
             except TimeoutError:
                 if events.due() == 0.0:
                     await events.show()
@@ -266,7 +266,7 @@ class HeadlessConversation(ProcessConversation):
         if lines.too_long:
             left_out.append(f"{lines.too_long} lines that were too long")
         if left_out:
-            await events.complain("stream", "skipped: " + "; ".join(left_out))
+            await events.complain("stream", "skipped output: " + "; ".join(left_out))
         if events.fault is None and not events.done and run.code != 0 and not run.silent:
             events.fault = self._find_reason(run)
         if events.fault is not None and events.fault.kind == "limit" and events.fault.resets_at is None:
@@ -274,7 +274,10 @@ class HeadlessConversation(ProcessConversation):
             events.fault = replace(events.fault, resets_at=later)
 
     def _find_reason(self, run: _Run) -> Fault:
-        """Return the fault of a failed run. Faults of thread or options are at the start of standard error."""
+        """Return the reason why a run failed.
+
+        Programs report an unknown thread id or a wrong option first in standard error, and other errors last.
+        """
         now = SystemClock().now()
         first = judge(run.plain_errors()[:FAULT_SHOWN], now=now)
         if first.kind in ("thread", "options") and not run.lines.objects:
@@ -282,7 +285,11 @@ class HeadlessConversation(ProcessConversation):
         return judge(run.error_text(), now=now)
 
     async def _conclude(self, run: _Run, turn: Turn) -> TurnResult:
-        """Return the result. Raise a failure, unless the turn has a usage that must be counted."""
+        """Return the result of the turn.
+
+        Raise the error of a failed turn. If the failed turn used model tokens, return a result with the error instead,
+        so that the usage is counted.
+        """
         events, usage = run.events, self._usage(run)
         problem = await self._find_problem(run, turn)
         iterations = events.replies or None
@@ -318,7 +325,7 @@ class HeadlessConversation(ProcessConversation):
         return None
 
     def _explain_silence(self, events: StepEvents) -> AgentError:
-        """Return the error of a program that was ended because it printed nothing."""
+        """Return the error of a turn that midwatch ended because the program printed nothing for too long."""
         name, retry = self._agent.name, events.retry
         if retry is not None and retry.fault.kind == "passing":
             return TransientError(retry.message)
@@ -326,12 +333,12 @@ class HeadlessConversation(ProcessConversation):
             later = None if retry.seconds is None else SystemClock().now() + int(retry.seconds * SECOND)
             return UsageLimit(retry.message, resets_at=retry.fault.resets_at or later)
         return AgentError(
-            f"{self._profile.name} printed nothing for {duration(self._agent.options.idle_limit)} and was ended; raise "
-            f"agents.{name}.idle_limit if its work needs longer, or retry the task."
+            f"{self._profile.name} printed nothing for {duration(self._agent.options.idle_limit)}, so midwatch ended "
+            f"it; retry the task, or increase agents.{name}.idle_limit if the work needs longer."
         )
 
     async def _convert_fault(self, fault: Fault, run: _Run, turn: Turn) -> AgentError:
-        """Return the error that a task fails with."""
+        """Convert a fault to the error that the turn fails with."""
         name, text = self._profile.name, cut(" ".join(fault.text.split()), LINE_SHOWN)
         if fault.kind == "thread":
             return AgentError(
@@ -370,7 +377,10 @@ class HeadlessConversation(ProcessConversation):
         return next((word.rstrip(".") for word in out.text().split() if word[:1].isdigit()), "of unknown version")
 
     def _usage(self, run: _Run) -> Usage:
-        """Return the usage of the turn. For a program that reports only totals, compute the difference."""
+        """Return the usage of the turn.
+
+        Some programs report only the total of the conversation. Then subtract the total before this turn.
+        """
         events, totals = run.events, self._agent.totals
         figures, total = events.own, events.of_thread
         if total is not None:
@@ -389,8 +399,8 @@ class HeadlessConversation(ProcessConversation):
 
 
 def _sum(values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    reported = [value for value in values if value is not None]
+    return sum(reported) if reported else None
 
 
 def _subtract(total: steps.Spent, before: steps.Spent) -> steps.Spent:

@@ -1,4 +1,4 @@
-"""Coding agents that midwatch knows: how to install each, how to sign in, and its command line of kind `command`."""
+"""Coding agents that midwatch knows: how to install and sign in to each, and its command line for kind `command`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KnownProgram:
 UNKNOWN = KnownProgram(
     name="any", title="an agent", install="see its documentation", sign_in="sign in with its own program"
 )
-"""For a configured program that midwatch does not know."""
+"""Stands for a configured program that midwatch does not know."""
 KNOWN: Mapping[str, KnownProgram] = {
     name: KnownProgram(name=name, title=title, install=install, sign_in=sign_in, argv=(name, *arguments, "{prompt}"))
     for name, title, install, sign_in, *arguments in (

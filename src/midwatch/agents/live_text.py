@@ -1,4 +1,4 @@
-"""A message or a thought that arrives in pieces, and the live events that show it."""
+"""Collects a message or a thought that arrives in pieces, and makes the live events that show it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from midwatch.domain.event import MessageDelta, ThoughtDelta
 
 
 class LiveText:
-    """Collects the pieces of one text. Of more than `limit` characters it keeps the first."""
+    """Collects the pieces of one text. Only the first `limit` characters are kept."""
 
     def __init__(self, id: str, limit: int, *, thought: bool = False) -> None:
         self.id = id
@@ -18,20 +18,20 @@ class LiveText:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is new text since the last `take_delta`."""
+        """Whether text was added since the last call of `take_delta`."""
         return bool(self._new)
 
     def add(self, piece: str) -> None:
         """Add a piece at the end."""
-        kept = piece[: max(0, self._limit - self._length)]
-        self._left_out += len(piece) - len(kept)
-        if kept:
-            self._pieces.append(kept)
-            self._new.append(kept)
-            self._length += len(kept)
+        fitting = piece[: max(0, self._limit - self._length)]
+        self._left_out += len(piece) - len(fitting)
+        if fitting:
+            self._pieces.append(fitting)
+            self._new.append(fitting)
+            self._length += len(fitting)
 
     def take_delta(self) -> MessageDelta | ThoughtDelta | None:
-        """Return the event that shows the text added since the last call, or None without new text."""
+        """Return an event with the text that was added since the last call; None if there is no new text."""
         offset, text = self._shown, "".join(self._new)
         self._new.clear()
         self._shown += len(text)

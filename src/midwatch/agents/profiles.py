@@ -1,7 +1,7 @@
-"""The best kind for each known coding agent, and the installed ones. Installed agents need no configuration.
+"""Finds installed coding agents and chooses the best kind for each. Such agents need no configuration.
 
-With `acp` a program reports every step, asks before it acts and stays open between messages. With `headless` it reports
-every step but cannot ask. With `terminal` its screen is read. With `command` it only prints its answer.
+With kind `acp`, a program reports every step, asks before it acts and stays open between messages. With `headless`, it
+reports every step but cannot ask. With `terminal`, midwatch reads its screen. With `command`, it only prints an answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from midwatch.domain.agent import Agent, AgentTerms
 Way = Literal["acp", "headless", "terminal", "command"]
 
 TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True)
-"""Terms of a known program of kind `command`. After a crash it cannot resume, because its thread id is not known."""
+"""Terms of a known program of kind `command`. It cannot resume after a crash, because its thread id is not known."""
 
 WHY: dict[Way, str] = {
     "acp": "speaks ACP: asks in the inbox, stays open",
@@ -35,7 +35,7 @@ WHY: dict[Way, str] = {
 
 
 def list_ways(program: KnownProgram, path: str | None = None) -> tuple[Way, ...]:
-    """Return the ways to drive a program with what is installed, the best first."""
+    """Return the kinds with which this installation can run a program. The best kind is first."""
     possible: dict[Way, bool] = {
         "acp": _missing_for_acp(program, path) is None,
         "headless": program.name in STREAMS,
@@ -46,20 +46,23 @@ def list_ways(program: KnownProgram, path: str | None = None) -> tuple[Way, ...]
 
 
 def explain_way(program: KnownProgram, way: Way, path: str | None = None) -> str:
-    """Return the reason for this way to drive a program, and the command that enables a better way."""
+    """Return why a program is run with the kind `way`, and the command that makes a better kind possible."""
     missing = _missing_for_acp(program, path)
     return WHY[way] if way == "acp" or not missing else f"{WHY[way]}; to have it speak ACP: `{missing}`"
 
 
 def build_section(program: KnownProgram, way: Way) -> dict[str, Any]:
-    """Return the settings of `[agents.NAME]` that drive a program this way."""
+    """Return the settings of `[agents.NAME]` that run a program with the kind `way`."""
     if way == "command":
         return {"kind": way, "argv": list(program.argv), "timeout": TERMS.timeout_seconds, "on_crash": TERMS.on_crash}
     return {"kind": way, "profile": program.name}
 
 
 def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
-    """Return the command that installs the ACP adapter: None if it is installed, "" if there is no adapter."""
+    """Return the command that installs what the program needs for ACP.
+
+    Return None if that is installed already, and an empty text if the program cannot speak ACP.
+    """
     profile = ACP.get(program.name)
     if profile is None:
         return ""
@@ -68,7 +71,7 @@ def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InstalledProgram:
-    """A known program that is installed, its path, and the ways to drive it."""
+    """A known program that is installed, its path, and the kinds with which it can be run."""
 
     program: KnownProgram
     path: str
@@ -77,11 +80,11 @@ class InstalledProgram:
 
     @property
     def way(self) -> Way:
-        """The best way to drive it."""
+        """The best kind for this program."""
         return self.ways[0]
 
     def build_agent(self) -> Agent:
-        """Build the agent."""
+        """Build the agent that runs this program."""
         name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
             options, terms = CommandOptions(argv=self.program.argv), TERMS._replace(workdir=str(Path.cwd()))
@@ -90,12 +93,12 @@ class InstalledProgram:
 
 
 def detect(path: str | None = None) -> list[InstalledProgram]:
-    """Return the known programs on a search path, by default that of the environment."""
+    """Return the known programs that are installed in the search path `path`; by default, in PATH."""
     installed = ((program, shutil.which(program.name, path=path)) for program in KNOWN.values())
     return [
-        InstalledProgram(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
-        for program, place in installed
-        if place
+        InstalledProgram(program, executable, ways := list_ways(program, path), explain_way(program, ways[0], path))
+        for program, executable in installed
+        if executable
     ]
 
 
@@ -103,10 +106,10 @@ def find_program(name: str) -> KnownProgram:
     """Return the known program with this name, or raise BadConfig."""
     if name in KNOWN:
         return KNOWN[name]
-    raise BadConfig(f"no agent program called {name!r} is known; known ones: {', '.join(KNOWN)}.")
+    raise BadConfig(f"midwatch does not know the program {name!r}; use one of {', '.join(KNOWN)}.")
 
 
 def advise(name: str) -> str | None:
-    """Return the advice to install a known program; None for an unknown program."""
+    """Return the advice how to install a known program; None for an unknown program."""
     program = KNOWN.get(name)
-    return f"{program.title} is not installed here: `{program.install}`." if program else None
+    return f"{program.title} is not installed here; install it with `{program.install}`." if program else None

@@ -21,9 +21,9 @@ KINDS: dict[str, str] = {
     "local": "midwatch.agents.local:LocalAgent",
     "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
-"""The class of each kind. It has the class methods `terms_for` and `from_options` of ProgramAgent."""
+"""The class of each kind. Each class has the class methods `terms_for` and `from_options`, as in ProgramAgent."""
 EXCLUSIVE = frozenset({"headless", "acp"})
-"""Kinds that write code. Their tasks have a directory for themselves, unless the settings say to share it."""
+"""Kinds whose agents write code. Their tasks do not share a directory, unless the settings allow it."""
 
 
 def build(
@@ -40,11 +40,11 @@ def build(
 ) -> Agent:
     """Build the agent that `[agents.NAME]` describes, or raise BadConfig.
 
-    `share_workdir` and `terms`, which are fields of AgentTerms, replace the defaults of the kind unless they are None.
+    `terms` are fields of AgentTerms. `share_workdir` and `terms` replace the defaults of the kind unless they are None.
     """
     cls = load_kind(f"agents.{name}", kind, KINDS)
     if sandbox is not None and not getattr(cls, "starts_programs", False):
-        raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs; leave it out.")
+        raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs; remove the setting.")
     settings = {"sandbox": sandbox, "capabilities": capabilities, "why": why}
     more = {key: value for key, value in settings.items() if value}
     changes = {key: value for key, value in terms.items() if value is not None}
@@ -52,8 +52,8 @@ def build(
         changes["exclusive"] = not share_workdir
     try:
         changes["workdir"] = absolute_path(options.get("workdir"))
-        kept = cls.terms_for(options)._replace(**changes)
-        agent: Agent = cls.from_options(name, options, terms=kept, description=description, **more)
+        agent_terms = cls.terms_for(options)._replace(**changes)
+        agent: Agent = cls.from_options(name, options, terms=agent_terms, description=description, **more)
     except MidwatchError:
         raise
     except Exception as problem:  # the class may be a user's: the text of its error may contain the value of an option

@@ -1,4 +1,4 @@
-"""A conversation with an agent that speaks the protocol. Its process waits for the next turn."""
+"""A conversation with an agent that speaks the protocol. The agent's process keeps running between turns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AcpConversation:
         return self._link is not None and self._link.alive and self._id is not None
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Work on one prompt, in the running process or in a new one."""
+        """Send one prompt to the agent and return the result. Start the agent's process if it does not run."""
         self._turn = turn
         self._stopped.clear()
         known = (turn.thread_id or self._thread) is not None
@@ -86,7 +86,7 @@ class AcpConversation:
             self._prompting = False
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Ask the agent to stop. The harder modes signal its process group."""
+        """Ask the agent to stop. All modes except `stop` send a signal to the agent's process group."""
         link = self._link
         if self._turn is None:
             return
@@ -99,7 +99,7 @@ class AcpConversation:
             link.child.interrupt(mode)
 
     async def close(self) -> None:
-        """Return when no process of the conversation is left."""
+        """End all processes of the conversation and wait for their end."""
         await self._end_process()
 
     async def _run_turn(self, turn: Turn, *, known: bool) -> TurnResult:
@@ -125,9 +125,9 @@ class AcpConversation:
             link = await self._start(turn, program)
         else:
             await turn.own_group(link.pgid)
-        wanted = turn.thread_id or self._thread
-        if self._id is None or (wanted is not None and wanted != self._id):
-            await self._open_session(turn, link, wanted)
+        thread_id = turn.thread_id or self._thread
+        if self._id is None or (thread_id is not None and thread_id != self._id):
+            await self._open_session(turn, link, thread_id)
         elif turn.thread_id is None:
             await turn.keep_thread(self._id)
         return link
@@ -146,14 +146,14 @@ class AcpConversation:
         if answer.get("protocolVersion") != VERSION:
             await self._end_process()
             raise AgentError(
-                f"{self._agent.name} speaks version {answer.get('protocolVersion')} of the protocol, but "
-                f"midwatch speaks {VERSION}; install a version of the agent that speaks it: {self._profile.install}."
+                f"{self._agent.name} speaks version {answer.get('protocolVersion')} of the protocol, but midwatch "
+                f"speaks version {VERSION}; install another version of the agent: {self._profile.install}."
             )
         self._can = get_dict(answer, "agentCapabilities")
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
-        """Resume the session, or begin a new one if there is none to resume."""
+        """Resume the agent's session `session`. If it is None or cannot be resumed, begin a new session."""
         servers = [server.wire() for server in self._agent.options.mcp_servers]
         request = {"cwd": link.program.workdir, "mcpServers": servers}
         answer: Mapping[str, Any] | None = None
@@ -166,7 +166,7 @@ class AcpConversation:
             session = answer.get("sessionId")
             if not isinstance(session, str) or not session:
                 await self._end_process()
-                raise AgentError(f"{self._agent.name} began a session without an id; install a newer version of it.")
+                raise AgentError(f"{self._agent.name} began a session without an id; install a newer version.")
         self._thread = session
         assert session is not None
         await turn.keep_thread(session)
@@ -177,9 +177,9 @@ class AcpConversation:
         self._id, self._resuming = session, None
 
     async def _resume(self, turn: Turn, link: Link, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Resume a session and return the agent's answer; None if the agent cannot resume it.
+        """Resume a session and return the agent's answer; None if the agent cannot resume the session.
 
-        While the session is resumed, the agent repeats old updates. They are not emitted.
+        While an agent resumes a session, it may send its old updates again. These updates are not emitted.
         """
         from acp import RequestError
 
@@ -201,33 +201,41 @@ class AcpConversation:
         return None
 
     async def _choose_settings(self, link: Link, session: str, answer: Mapping[str, Any]) -> None:
-        """Choose the mode and the model, if the agent offers them."""
+        """Request the mode and the model.
+
+        Raise AgentError if the agent does not offer a value of the settings. The profile's mode is skipped if it is not
+        offered.
+        """
         options, profile = self._agent.options, self._profile
         model = None if profile.model_argument else options.model
-        wishes: tuple[tuple[settings.Setting, str | None, bool], ...] = (
+        requested_settings: tuple[tuple[settings.Setting, str | None, bool], ...] = (
             ("mode", options.mode or profile.mode, options.mode is not None),
             ("model", model, True),
         )
-        for setting, wanted, required in wishes:
+        for setting, value, required in requested_settings:
             offered = settings.read_offer(setting, answer)
-            if wanted is None:
+            if value is None:
                 continue
             try:
-                call = settings.make_call(setting, offered or settings.Offer({}, None, None), session, wanted)
+                call = settings.make_call(setting, offered or settings.Offer({}, None, None), session, value)
             except KeyError:
                 if required:
                     await self._end_process()
-                    known = ", ".join(offered.values) if offered else "none"
+                    values = ", ".join(offered.values) if offered else "none"
                     name = self._agent.name
                     raise AgentError(
-                        f"{name} has no {setting} {wanted!r}; change agents.{name}.{setting} to one it offers: {known}."
+                        f"{name} has no {setting} {value!r}; set agents.{name}.{setting} to one of these: {values}."
                     ) from None
                 continue
             if call is not None:
                 await self._request_before_prompt(link.ask(*call), link)
 
     async def _request_before_prompt(self, request: Awaitable[T], link: Link, *, refusals: bool = False) -> T:
-        """Return the answer to a request before the prompt. It has a time limit, and a stop of the turn ends it."""
+        """Return the answer to a request that is sent before the prompt.
+
+        The wait ends with an error after `start_timeout`, or if the turn is stopped. With `refusals`, raise the agent's
+        RequestError unchanged.
+        """
         from acp import RequestError
 
         seconds = self._agent.options.start_timeout
@@ -238,7 +246,7 @@ class AcpConversation:
             await self._end_process()
             raise AgentError(
                 f"{self._agent.name} did not answer within {duration(seconds)}; run `{' '.join(link.program.argv)}` to "
-                f"see why, or raise agents.{self._agent.name}.start_timeout."
+                f"see why, or increase agents.{self._agent.name}.start_timeout."
             ) from None
         except Gone:
             raise await self._explain_early_end(link) from None
@@ -262,7 +270,7 @@ class AcpConversation:
         return AgentError(f"{error}; install the newest version ({profile.install}) and set it up ({sign_in}).")
 
     async def _wait_unless_stopped(self, request: Awaitable[T]) -> T:
-        """Return the answer, or raise Stopped if the turn is stopped or ends first."""
+        """Return the answer to `request`. Raise Stopped if the turn is stopped or ends before the answer."""
         answer = asyncio.ensure_future(request)
         stops = [asyncio.ensure_future(future.wait()) for future in (self._stopped, self._over)]
         try:
@@ -300,8 +308,8 @@ class AcpConversation:
             text = f"{self._agent.name} wrote {lines} lines that are not protocol messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
         name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
-        result, left = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
-        await self._emit_in_order(left)
+        result, last_events = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
+        await self._emit_in_order(last_events)
         return replace(result, thread_id=self._id, usage=self._ledger.usage())
 
     async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:
@@ -315,9 +323,10 @@ class AcpConversation:
             self._over.clear()
 
     async def _wait_for_answer(self, link: Link, request: Awaitable[T]) -> T:
-        """Return the answer to the prompt.
+        """Wait for the agent's answer to the prompt and return it.
 
-        The agent may be silent only for a limited time, unless it waits for a person.
+        Raise AgentError if the agent is silent for longer than `idle_limit`. The time in which the agent waits for a
+        person does not count.
         """
         limit = self._agent.options.idle_limit
         answer = asyncio.ensure_future(request)
@@ -330,8 +339,8 @@ class AcpConversation:
                 if quiet >= limit:
                     await self._end_process()
                     raise AgentError(
-                        f"{self._agent.name} said nothing for {duration(limit)} and was ended; retry the task, or "
-                        f"raise agents.{self._agent.name}.idle_limit if it needs longer."
+                        f"{self._agent.name} sent nothing for {duration(limit)}, so midwatch ended it; retry the task, "
+                        f"or increase agents.{self._agent.name}.idle_limit if the work needs longer."
                     )
                 waiting = {answer} if stop.done() else {answer, stop}
                 done, _ = await asyncio.wait(waiting, timeout=limit - quiet, return_when=asyncio.FIRST_COMPLETED)
@@ -350,9 +359,9 @@ class AcpConversation:
     # -- updates and requests of the agent -----------------------------------------------------------------------
 
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
-        """Handle an update.
+        """Handle an update of the agent, as `link.Host` describes.
 
-        Updates of another session, or of a session that is being resumed, are ignored. See `link.Host`.
+        Ignore updates of other sessions. While a session is being resumed, read only the model and the cost.
         """
         update = params.get("update")
         if not isinstance(update, dict) or params.get("sessionId") not in (self._id, self._resuming):
@@ -369,7 +378,7 @@ class AcpConversation:
             await self._emit(payloads)
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
-        """See `link.Host`."""
+        """Answer a request of the agent, as `link.Host` describes."""
         from acp import RequestError
 
         self._note_life()
@@ -381,7 +390,7 @@ class AcpConversation:
         return await self._desk.serve(turn, method, params)
 
     async def _ask_permission(self, turn: Turn, params: Mapping[str, Any]) -> Any:
-        """Ask a person for permission, one question after the other."""
+        """Ask a person for the permission that the agent requests. Only one question is open at a time."""
         call = get_dict(params, "toolCall")
         async with self._questions:
             transcript = self._transcript
@@ -404,7 +413,7 @@ class AcpConversation:
             return {"outcome": {"outcome": "selected", "optionId": choice.id}} if choice else CANCELLED
 
     async def _ask_person(self, turn: Turn, question: Question) -> Answer | None:
-        """Return a person's answer; None if the turn is stopped first."""
+        """Return a person's answer to the question; None if the turn is stopped before the answer."""
         self._waiting += 1
         try:
             return await self._wait_unless_stopped(turn.ask(question))
@@ -436,7 +445,7 @@ class AcpConversation:
         return convert_fault(name, problem.code, str(problem), problem.data, SystemClock().now(), sign_in=sign_in)
 
     async def _end_process(self) -> None:
-        """End the process and everything that midwatch started for it."""
+        """End the agent's process and the commands that midwatch runs for the agent."""
         link, desk = self._link, self._desk
         self._link = self._desk = self._id = None
         if desk is not None:

@@ -1,4 +1,4 @@
-"""Serves an agent's requests: read and write files, run commands. All are limited to the session's directory."""
+"""Answers requests of an agent: to read or write a file, or to run a command, in the session's directory only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from midwatch.programs.process import Program
 
 
 class Desk:
-    """Serves one running agent."""
+    """Answers the requests of one running agent."""
 
     def __init__(self, program: Program) -> None:
         self._sandboxed = program.sandbox is not None

@@ -25,7 +25,7 @@ STACK = re.compile(r"\s*(\d+: |at \S|Location:|Backtrace|stack backtrace|~~|\^+$
 
 
 def convert_fault(agent: str, code: int, message: str, data: Any, now: int, *, sign_in: str) -> AgentError:
-    """Return the error of the turn for an error of the agent. `sign_in` is the instruction to sign in."""
+    """Convert an error that the agent sent to the error of the turn. `sign_in` tells people how to sign in."""
     text = find_text(message, data)
     hints = " ".join(str(value) for name, value in _walk(data) if _plain(name) in HINTS)
     status = code if 400 <= code < 600 else 401 if code == AUTH_REQUIRED else None
@@ -34,7 +34,7 @@ def convert_fault(agent: str, code: int, message: str, data: Any, now: int, *, s
 
 
 def find_text(message: str, data: Any) -> str:
-    """Return the most useful text of an error, shortened. Some agents write only "Internal error" as message."""
+    """Return the longest text in an error, shortened. Some agents put the reason only into `data`."""
     texts = [message.strip()] if message.strip().lower() not in EMPTY_WORDS else []
     texts += [value.strip() for name, value in _walk(data) if _plain(name) in TELLING and isinstance(value, str)]
     if not texts and isinstance(data, str):
@@ -44,13 +44,13 @@ def find_text(message: str, data: Any) -> str:
 
 
 def last_words(printed: str) -> str:
-    """Return a program's last output in one line, without a stack trace."""
+    """Return the last lines that a program printed, joined to one line and without a stack trace."""
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not STACK.match(line)]
     return last_lines(" | ".join(lines[-LAST_LINES:]), length=1000)
 
 
 def _find_reset(data: Any) -> int | None:
-    """Return the time at which the limit ends according to the error's data, in microseconds, or None."""
+    """Return the time when the provider's usage limit ends, in microseconds; None if `data` does not contain it."""
     for name, value in _walk(data):
         if _plain(name) in RESETS and isinstance(value, int | float) and value > 1e9:
             return int(value / (1000 if value > 1e11 else 1) * SECOND)
@@ -58,7 +58,7 @@ def _find_reset(data: Any) -> int | None:
 
 
 def _walk(data: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield every name and value of nested data. A text that is JSON is searched, too."""
+    """Yield each name and value in nested data, also in texts that are JSON."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
             data = orjson.loads(data)

@@ -1,4 +1,4 @@
-"""Files that an agent reads and writes through midwatch: only below its root, by real path, with a size limit."""
+"""Files that midwatch reads and writes for an agent: only files below a root directory, up to a size limit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Refused(Exception):
 
 
 class Files:
-    """The files below one root. Its methods block, so call them in a thread."""
+    """The files below one root directory. The methods block, so call them in a Python thread."""
 
     def __init__(self, root: str, longest: int = LONGEST_FILE) -> None:
         self.root = os.path.realpath(root)
         self._longest = longest
 
     def place(self, path: str) -> str:
-        """Return the real path, which must be below the root."""
+        """Return the real path of `path`. Raise Refused if it is not below the root."""
         if "\0" in path:
             raise Refused("a path must not contain a NUL character")
         real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 - an absolute path must win
@@ -32,7 +32,7 @@ class Files:
         return real
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """Return the text, or `limit` lines of it from `line` on, counted from 1."""
+        """Return the text of a file, or only `limit` lines that begin at line `line`. The first line is 1."""
         real = self.place(path)
         with self._parent(real) as (folder, name):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -46,7 +46,7 @@ class Files:
         return data.decode("utf-8", "replace")
 
     def write(self, path: str, content: str) -> None:
-        """Create or replace a file and its directories."""
+        """Create or replace a file. Create its directories if they do not exist."""
         data = content.encode("utf-8", "replace")
         if len(data) > self._longest:
             raise Refused(f"{path} would be larger than {self._longest} bytes")
@@ -67,9 +67,10 @@ class Files:
 
     @contextmanager
     def _parent(self, real: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the directory of a real path, step by step from the root without following links.
+        """Open the directory that contains `real`, and yield its descriptor and the name of the file.
 
-        So a link that was created after the check of the path is not followed.
+        Each directory from the root on is opened without following links. So a link that was created after the check
+        of the path has no effect.
         """
         *folders, name = os.path.relpath(real, self.root).split("/")
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

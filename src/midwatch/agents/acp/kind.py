@@ -16,7 +16,7 @@ from midwatch.programs.process import Program
 
 
 class AcpAgent(ProgramAgent[AcpOptions]):
-    """Starts a program for each session and speaks the protocol with it."""
+    """Starts a program for each session and speaks the Agent Client Protocol with the program."""
 
     kind = "acp"
     options_class = AcpOptions
@@ -24,7 +24,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     @property
     def profile(self) -> Profile:
-        """The profile of the agent: how to use it over the protocol."""
+        """The profile that tells how to use this agent over the protocol."""
         return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
@@ -32,7 +32,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
         """Return the agent that `[agents.NAME]` describes. Without `profile` and `argv`, NAME is the profile."""
         if options.get("profile") is None and not options.get("argv"):
             if name not in PROFILES:
-                raise BadConfig(f"agents.{name}: set profile ({', '.join(PROFILES)}) or argv.")
+                raise BadConfig(f"agents.{name}: set `profile` to one of {', '.join(PROFILES)}, or set `argv`.")
             options = {**options, "profile": name}
         return super().from_options(name, options, **shared)
 

@@ -1,7 +1,7 @@
-"""The connection to a running agent: one JSON message in a line, both ways, over a child's standard input and output.
+"""The connection to a running agent, over the standard input and output of its process.
 
-An update is handled before the next line is read. So an agent that sends updates faster than they can be stored has to
-wait.
+Both sides send JSON messages, one in each line. An update is handled before the next line is read. So an agent that
+sends updates faster than midwatch can store them has to wait.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ UPDATE = "session/update"
 
 
 class Host(Protocol):
-    """Answers the agent."""
+    """Handles the updates of an agent and answers the agent's requests."""
 
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
-        """Handle an update. With `more`, the next line has arrived already."""
+        """Handle an update of the agent. `more` means that the next line has arrived already."""
         ...
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
-        """Answer a request, or raise RequestError."""
+        """Answer a request of the agent, or raise RequestError."""
         ...
 
 
 class Gone(Exception):
-    """The agent's process has ended."""
+    """Raised when the agent's process has ended."""
 
 
 class Wire:
-    """Transports messages for the connection of the protocol library, without invalid messages."""
+    """Reads and writes messages for the protocol library. Invalid messages of the agent are left out."""
 
     def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
@@ -56,12 +56,12 @@ class Wire:
         self._host = host
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message. Wait while the agent does not read."""
+        """Send a message to the agent. Wait while the pipe to the agent is full."""
         self._child.write(orjson.dumps(message, default=str) + b"\n")
         await self._child.wait_for_drain()
 
     async def receive(self) -> dict[str, Any] | None:
-        """Handle updates, and return the next other message; None at the end of the output."""
+        """Handle updates until another message arrives, and return that message; None at the end of the output."""
         while (message := await self._lines.next()) is not None:
             method = message.get("method")
             params = message.get("params")
@@ -102,7 +102,7 @@ class Link:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, turn: Turn) -> None:
-        """Start the program once the store knows its group."""
+        """Start the program. It runs only after its process group is in the store."""
         library = await asyncio.to_thread(import_module, "acp.connection")  # the import takes long
         self.child = await Child.spawn(self.program, turn, self.lines, self.errors)
         await self.child.admit(turn, more=True)
@@ -124,7 +124,7 @@ class Link:
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request and return the answer.
 
-        Raise RequestError if the agent refuses it, and Gone if the process ends before the answer.
+        Raise RequestError if the agent refuses the request, and Gone if the process ends before the answer.
         """
         assert self._connection is not None
         try:
@@ -134,7 +134,7 @@ class Link:
         return answer if isinstance(answer, dict) else {}
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification. Ignore that the process may have ended."""
+        """Send a notification. Do nothing if the process has ended."""
         if self._connection is not None and self.alive:
             try:
                 await self._connection.send_notification(method, dict(params))
@@ -142,7 +142,7 @@ class Link:
                 return
 
     async def close(self) -> None:
-        """Return when no process of the agent is left."""
+        """End all processes of the agent and wait for their end."""
         if self._watching is not None:
             self._watching.cancel()
         if self._connection is not None:
@@ -152,21 +152,24 @@ class Link:
         self.over.set()
 
     async def explain_end(self, when: str) -> AgentError:
-        """End the remaining processes of the agent and return its end as an error of one line."""
+        """End the remaining processes of the agent. Return an error that says why and when the agent ended."""
         failure = self._wire.failure if self._wire else None
         await self.close()
         if isinstance(failure, AgentError):
             return failure
         name = self.program.argv[0].rpartition("/")[2]
         if self.lines.too_long:
-            return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
+            return AgentError(f"{name} was ended: it sent a message longer than {LONGEST_LINE} bytes; retry the task.")
         code = self.child.returncode if self.child else None
         output = last_words(self.errors.text()) or self.lines.first_noise
         reason = f"an update could not be handled: {failure!r}" if failure is not None else output
         return AgentError(f"{name} {describe_exit(code)} {when}" + (f": {reason}" if reason else ""))
 
     async def _watch(self) -> None:
-        """Wait for the end of the process or of its output. Another process may keep the pipe open after the end."""
+        """Wait until the process has ended or has closed its output, and read the remaining output.
+
+        Another process may keep the pipe open after the agent's process has ended.
+        """
         assert self.child is not None
         ends = [asyncio.create_task(task.wait()) for task in (self.child.exited, self.lines.closed)]
         try:

@@ -29,11 +29,11 @@ class McpServer(BaseModel):
     @model_validator(mode="after")
     def _check_way(self) -> McpServer:
         if (self.command is None) == (self.url is None):
-            raise ValueError("set either command or url")
+            raise ValueError("set either `command` or `url`")
         return self
 
     def wire(self) -> dict[str, Any]:
-        """Return the server in the form of the protocol."""
+        """Return the server as data for a protocol message."""
         if self.url is not None:
             return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
         return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}

@@ -1,4 +1,4 @@
-"""The result of a turn: the prompt as blocks, the usage, and whether the answer is a success."""
+"""Functions for one turn: make the blocks of the prompt, count the usage, judge the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EARLY = {
 
 
 def make_blocks(prompt: str, root: str) -> list[dict[str, Any]]:
-    """Return the prompt as content blocks, with links to the files that lines of the form `@/path` name."""
+    """Return the prompt as content blocks. A line `@/path` in the prompt adds a link to that file."""
     text = prompt.replace("\0", "").encode("utf-8", "replace").decode()
     content: list[dict[str, Any]] = [{"type": "text", "text": text}]
     real_root = os.path.realpath(root)
@@ -37,7 +37,7 @@ def make_blocks(prompt: str, root: str) -> list[dict[str, Any]]:
 
 
 class Ledger:
-    """Counts tokens and money of a session's turns. Values that the agent does not report stay unknown."""
+    """Counts the model tokens and the cost of each turn of a session. Values that are not reported are None."""
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
@@ -50,18 +50,18 @@ class Ledger:
         self._used: dict[str, int] = {}
 
     def open_session(self, model: str | None, *, resumed: bool) -> None:
-        """Note the model of the session, and whether it was resumed."""
+        """Note the model of the session, and whether the session was resumed."""
         self.model, self._resumed = model, resumed
 
     def begin(self) -> None:
-        """Begin a turn."""
+        """Begin to count for a new turn."""
         self._used = {}
         known = self._cost is not None or not self._resumed
         self._cost_before = (self._cost or 0.0) if known else None
         self._cost_told = False
 
     def note(self, update: Mapping[str, Any]) -> None:
-        """Read model and cost from an update, if it has them."""
+        """Read the model and the cost from an update, if the update contains them."""
         self.model = get_text(update, "_meta", "_claude/model") or self.model
         cost = get_dict(update, "cost")
         amount = cost.get("amount") if update.get("sessionUpdate") == "usage_update" else None
@@ -69,7 +69,10 @@ class Ledger:
             self._cost, self._cost_told = float(amount), True
 
     def finish(self, answer: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
-        """Read the usage from the last answer. Return its event, unless updates reported the usage before."""
+        """Read the usage from the answer to the prompt and return the event that reports it.
+
+        Return no event if the usage is unknown, or if updates have reported it already.
+        """
         quota = get_dict(answer, "_meta", "quota")
         for usage in get_dicts(quota, "model_usage")[:1]:
             self.model = usage.get("model") or self.model
@@ -105,16 +108,19 @@ class Ledger:
 def judge_answer(
     agent: str, profile: Profile, answer: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
 ) -> tuple[TurnResult, list[Payload]]:
-    """Return the result of the turn, and the events for a text that is not the answer."""
+    """Return the result of the turn. For a failed turn, also return an event with the agent's last text.
+
+    Raise AgentError if the answer is only the text of an error.
+    """
     text, reason = transcript.text, str(answer.get("stopReason"))
     messages: list[Payload] = []
     if transcript.spoke_last:
         messages = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
-    wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
+    denied = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
     if reason == "cancelled":
         why = "the turn was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
-        if wishes and not stopped:
-            why = f"denied: {wishes}; {agent} then stopped."
+        if denied and not stopped:
+            why = f"{agent} stopped after these actions were denied: {denied}."
         return TurnResult(outcome="error", error=why), messages
     if reason in EARLY:
         return TurnResult(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}."), messages
@@ -123,6 +129,6 @@ def judge_answer(
         problem = convert_fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
         if certain or type(problem) is not AgentError:
             raise problem
-    if wishes and not transcript.spoke_last:
-        return TurnResult(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer."), []
+    if denied and not transcript.spoke_last:
+        return TurnResult(outcome="error", error=f"{agent} stopped without an answer; denied actions: {denied}."), []
     return TurnResult(text=text), []

@@ -26,7 +26,7 @@ class Profile:
 
     @property
     def install(self) -> str:
-        """The instruction to install it."""
+        """The command that installs the agent or its adapter."""
         return self.adapter or self.program.install
 
 

@@ -1,4 +1,4 @@
-"""Permission requests as questions, and answers as the agent's options.
+"""Converts an agent's permission request to a question for a person, and the answer to an option of the agent.
 
 Options are recognised by their kind, never by their position.
 """
@@ -36,7 +36,7 @@ DANGEROUS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One answer that the agent accepts."""
+    """One answer that the agent accepts to its permission request."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class Option:
 
 
 def read_options(listed: Any) -> tuple[Option, ...]:
-    """Return the valid options. Of options with the same name, only the first counts."""
+    """Return the valid options in `listed`. If two options have the same name, only the first is returned."""
     options: dict[str, Option] = {}
     for item in get_dicts(listed)[:MOST_OPTIONS]:
         id, kind = item.get("optionId"), item.get("kind")
@@ -55,7 +55,7 @@ def read_options(listed: Any) -> tuple[Option, ...]:
 
 
 def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
-    """Return the question for a person. Options that allow come first, whatever the agent's order."""
+    """Return the question for a person. The choices that allow the tool call come first."""
     order = (*ALLOWS, *REJECTS)
     ordered = sorted(offered, key=lambda option: order.index(option.kind))
     choices = [Choice(option.name, option.kind) for option in ordered]
@@ -72,11 +72,11 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
     subject = subject.removeprefix(lead)
     first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
-    verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
+    verb, ellipsis = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
     paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
-        text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
+        text=f"{verb} {first}{ellipsis}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
         tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
         risk=_risk(kind, command, paths, root), root=root,
     )  # fmt: skip
@@ -92,10 +92,10 @@ TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)"
 
 
 def find_command(tool: Tool, call: Json) -> str | None:
-    """Return the command as the agent wrote it, or None.
+    """Return the command that a tool call wants to run, as the agent wrote it, or None.
 
-    A title counts only if it cannot have been shortened, because rules are checked against the command. Fields that the
-    question does not repeat are taken from earlier updates of the call.
+    The command may come from the title, but only if the agent cannot have shortened the title: rules are checked
+    against the command. Fields that `call` does not have are taken from `tool`, which holds earlier updates.
     """
     raw = get_dict(call.get("rawInput") or tool.arguments)
     command, more = raw.get("command") or raw.get("cmd"), raw.get("args")
@@ -120,7 +120,7 @@ DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "direc
 
 
 def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
-    """Yield the parts that a shell needs before the command: `cd` to another directory, and variables."""
+    """Yield the shell text to put before the command: `cd` to another directory, then the variables."""
     for directory in (get_text(raw, name) for name in DIRECTORIES):
         if directory and os.path.realpath(os.path.join(root, directory)) != root:  # noqa: PTH118
             yield f"cd {shlex.quote(directory)} && "
@@ -138,20 +138,20 @@ def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> 
 
 
 def make_absolute(path: str, root: str) -> str:
-    """Return the absolute path of an agent's path. Links and `..` stay, because rules check them."""
+    """Return `path` as an absolute path. Links and `..` are not resolved, because rules check the path as it is."""
     return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - pathlib would change it
 
 
 def is_inside(path: str, root: str) -> bool:
-    """Return whether the real path lies in the root."""
+    """Return whether the real path of `path` is the root or is below it."""
     real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - an absolute path must win
     return real == root or real.startswith(root.rstrip("/") + "/")
 
 
 def choose_option(answer: Answer, offered: tuple[Option, ...]) -> Option | None:
-    """Return the agent's option for an answer, or None if no option means the same.
+    """Return the agent's option for a person's answer, or None if no option means the same.
 
-    midwatch itself remembers "always". So the agent gets "once", if it offers that.
+    midwatch itself remembers an answer "always". So the agent gets its option "once", if it offers one.
     """
     kinds = ALLOWS if answer.granted else REJECTS
     for kind in kinds:

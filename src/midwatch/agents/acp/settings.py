@@ -1,4 +1,4 @@
-"""Modes and models of a session: the values that an agent offers, and the request that chooses one."""
+"""The modes and models that an agent offers for a session, and the request that chooses a mode or a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Setting = Literal["mode", "model"]
 
 
 class Offer(NamedTuple):
-    """The values of one setting by id, with their names."""
+    """The values that an agent offers for one setting. `values` maps the id of each value to its name."""
 
     values: Mapping[str, str]
     current: str | None
@@ -19,13 +19,13 @@ class Offer(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The current value, or its name if only the agent understands the value."""
+        """The id of the current value; its name if the id contains `|` and so is not readable."""
         odd = self.current is not None and "|" in self.current
         return (self.values.get(self.current or "") or self.current) if odd else self.current
 
 
 def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
-    """Return the offer in the answer to a new or resumed session, or None."""
+    """Return the values that the agent offers, or None. `answer` is its answer to a new or resumed session."""
     if isinstance(offered := answer.get(f"{setting}s"), Mapping):
         noun, key = setting.title(), "id" if setting == "mode" else "modelId"
         values = {item[key]: str(item.get("name", "")) for item in _select(offered.get(f"available{noun}s"), key)}
@@ -38,7 +38,7 @@ def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
 
 
 def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the method and the parameters that choose the value; None if it is chosen already.
+    """Return the request that sets `setting` to `wanted`, as method and parameters; None if it is set already.
 
     Raise KeyError if the agent does not offer the value.
     """
@@ -52,8 +52,8 @@ def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tu
     return f"session/set_{setting}", {"sessionId": session, f"{setting}Id": value}
 
 
-def _matches(wish: str, value: str, name: str) -> bool:
-    return wish == value or wish.lower() in (name.lower(), value.rpartition("#")[2].lower())
+def _matches(requested: str, value: str, name: str) -> bool:
+    return requested == value or requested.lower() in (name.lower(), value.rpartition("#")[2].lower())
 
 
 def _select(items: Any, key: str) -> list[Mapping[str, Any]]:
@@ -61,7 +61,7 @@ def _select(items: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def _values(items: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the values, which stand alone or in groups."""
+    """Yield the values in `items`, also those that are inside groups."""
     for item in get_dicts(items):
         if isinstance(item.get("options"), list):
             yield from _values(item["options"])

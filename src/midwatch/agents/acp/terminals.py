@@ -1,4 +1,4 @@
-"""Commands that midwatch runs for an agent below its root, in their own process groups, ended with the conversation."""
+"""Commands that midwatch runs for an agent below its root directory. They end when the conversation ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midwatch.domain.agent import Turn
 from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, wait_within
 
 OUTPUT_LIMIT = 1_000_000
-"""Bytes of output that are kept of one command. An agent cannot raise this limit: many commands may run at once."""
+"""Bytes of output that are kept of one command. Agents cannot increase this, because many commands may run at once."""
 MOST_TERMINALS = 50
 
 
@@ -34,16 +34,16 @@ class Tail(Pipe):
             self.truncated = True
 
     def text(self) -> str:
-        """Return the kept text, from the beginning of a character."""
+        """Return the kept output as text. A character that was cut at the beginning is left out."""
         if len(self._kept) > self.limit:
             self.truncated = True
-        kept = bytes(self._kept[-self.limit :])
-        torn = next((n for n, byte in enumerate(kept[:4]) if byte & 0xC0 != 0x80), 0) if self.truncated else 0
-        return kept[torn:].decode("utf-8", "replace")
+        last_bytes = bytes(self._kept[-self.limit :])
+        torn = next((n for n, byte in enumerate(last_bytes[:4]) if byte & 0xC0 != 0x80), 0) if self.truncated else 0
+        return last_bytes[torn:].decode("utf-8", "replace")
 
 
 class Terminal:
-    """One command."""
+    """One command that midwatch runs for an agent."""
 
     def __init__(self, child: Child, tail: Tail) -> None:
         self.child = child
@@ -89,7 +89,7 @@ class Terminals:
     async def create(self, turn: Turn, request: Mapping[str, Any]) -> str:
         """Start a command and return its id."""
         if len(self._open) >= MOST_TERMINALS:
-            raise Refused(f"{MOST_TERMINALS} terminals are open already; release some")
+            raise Refused(f"{MOST_TERMINALS} terminals are open already; release one with terminal/release")
         command, args = request["command"], request.get("args") or []
         cwd = self._files.place(request.get("cwd") or self._files.root)
         # Some agents send a whole line, which a shell must run.
@@ -97,7 +97,7 @@ class Terminals:
         env = {pair["name"]: pair["value"] for pair in request.get("env") or ()}
         program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env}, enter=TOGETHER)
         if program.problem():
-            raise Refused(f"there is no program {argv[0]!r}, or no directory {cwd}")
+            raise Refused(f"the program {argv[0]!r} or the directory {cwd} does not exist")
         limit = request.get("outputByteLimit")
         tail = Tail(OUTPUT_LIMIT if limit is None else limit)
         try:
@@ -111,13 +111,13 @@ class Terminals:
         return name
 
     def get(self, name: str) -> Terminal:
-        """Return the terminal, or raise Refused."""
+        """Return the terminal with this id. Raise Refused if there is none."""
         if name not in self._open:
             raise Refused(f"there is no terminal {name!r}")
         return self._open[name]
 
     async def release(self, name: str) -> dict[str, Any]:
-        """End the command and forget it."""
+        """End the command and forget its output."""
         if name in self._open:
             await self._open.pop(name).child.end()
         return {}

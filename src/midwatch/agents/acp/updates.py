@@ -1,7 +1,7 @@
-"""Translates the session updates of an agent into events. Without side effects: updates in, events out.
+"""Translates the session updates of an agent into events, which the caller emits.
 
-Agents may leave fields out, send unknown kinds, name a tool call only when they ask for permission, or never report its
-end.
+An agent may leave out fields or send unknown kinds of updates. It may mention a tool call for the first time when it
+asks for permission, and it may never report the end of a tool call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOKEN_NAMES = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 
 @dataclass(slots=True)
 class Tool:
-    """One tool call, as far as it is known."""
+    """One tool call, with the fields that the agent has sent so far."""
 
     id: str
     name: str = ""
@@ -91,7 +91,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """The answer: the text after the last tool call, or else the text before it."""
+        """The answer: the text after the last tool call. Without such a text, the last text before it."""
         return (self._text.full_text() if self._text else "").strip() or self._last
 
     @property
@@ -105,9 +105,9 @@ class Transcript:
         return self._text.id if self._text else self._id
 
     def update(self, update: Json, *, more: bool = False) -> list[Payload]:
-        """Handle one `session/update`. With `more`, other updates wait, and live text is collected for one event."""
-        held = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
-        payloads = [*held, *self._update(update)]
+        """Handle one `session/update` and return its events. With `more`, collect live text until the next update."""
+        shown = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
+        payloads = [*shown, *self._update(update)]
         return payloads if more else [*payloads, *self.show()]
 
     def show(self) -> list[Payload]:
@@ -116,21 +116,27 @@ class Transcript:
         return [delta for delta in deltas if delta is not None]
 
     def ask_for(self, call: Json) -> tuple[Tool, list[Payload]]:
-        """Handle a permission request, which may be the first message about its tool call."""
+        """Handle a permission request and return its tool call and the events.
+
+        The request may be the first message about the tool call.
+        """
         payloads = [*self._break()]
-        known = self.tools.get(str(call.get("toolCallId")))
-        if known is not None and known.ended:
-            del self.tools[known.id]  # another call with the same id: the fields of the first call do not apply
+        earlier_call = self.tools.get(str(call.get("toolCallId")))
+        if earlier_call is not None and earlier_call.ended:
+            del self.tools[earlier_call.id]  # another call with the same id: the fields of the first call do not apply
         tool = self._merge(call)
         return tool, [*payloads, *self._start(tool)]
 
     def refuse(self, tool: Tool, why: str) -> None:
-        """Note that a tool call was denied. The agent may never report its end."""
+        """Note that a tool call was denied, and why. The agent may never report the end of that call."""
         tool.denied = why
         self.denied.append(tool)
 
     def end(self, *, cut_off: bool = False) -> list[Payload]:
-        """End open thoughts and tool calls at the end of the turn. The last message is left for the turn's result."""
+        """Return the events that end open thoughts and tool calls when the turn ends.
+
+        The last message gets no event here, because it becomes the result of the turn.
+        """
         payloads = [*self.show(), *self._end_thought()]
         for tool in self.tools.values():
             if not tool.ended:
@@ -176,7 +182,7 @@ class Transcript:
         self._text.add(text)
 
     def _add_usage(self, update: Json) -> Iterator[Payload]:
-        """Count the tokens of a model's answer, which some agents report with an empty piece of text."""
+        """Add the token counts in an update to the usage. Some agents send them with an empty piece of text."""
         used = read_tokens(get_dict(update, "_meta", "usage"))
         if used:
             for name, count in used.items():
@@ -212,7 +218,7 @@ class Transcript:
     # -- tools ---------------------------------------------------------------------------------------------------
 
     def _merge(self, update: Json) -> Tool:
-        """Return the tool call with the fields that an update adds to it."""
+        """Add the fields of an update to its tool call, and return the tool call."""
         id = str(update.get("toolCallId") or f"unnamed{len(self.tools)}")
         if len(self.tools) > MOST_TOOLS and id not in self.tools:
             self.tools = {key: tool for key, tool in self.tools.items() if not tool.ended}
@@ -234,7 +240,7 @@ class Transcript:
         return tool
 
     def _read_content(self, tool: Tool, item: Json) -> str:
-        """Keep a diff, or return the text of another item."""
+        """Return the text of a content item. If the item is a diff, store it in `tool` and return an empty text."""
         path = item.get("path")
         if item.get("type") != "diff" or not isinstance(path, str):
             return _content_text(item.get("content"))
@@ -264,7 +270,7 @@ class Transcript:
     # -- texts ---------------------------------------------------------------------------------------------------
 
     def _break(self) -> Iterator[Payload]:
-        """End the text before a tool call. It becomes a separate message."""
+        """Emit the text before a tool call as a separate message. Later text begins a new message."""
         yield from self._end_thought()
         if self._text is not None and (text := self._text.full_text().strip()):
             yield from self.show()
@@ -278,19 +284,19 @@ class Transcript:
 
 
 def read_tokens(usage: Json) -> dict[str, int]:
-    """Return the token counts, in snake case or camel case. If all are zero, the usage is unknown."""
-    counts = {name: get_count(usage, other if other in usage else name) for name, other in TOKEN_NAMES.items()}
-    known = {name: count for name, count in counts.items() if count is not None}
-    return known if any(known.values()) else {}
+    """Return the token counts in `usage`, whose names are in snake case or camel case; nothing if all are zero."""
+    counts = {name: get_count(usage, camel if camel in usage else name) for name, camel in TOKEN_NAMES.items()}
+    reported_counts = {name: count for name, count in counts.items() if count is not None}
+    return reported_counts if any(reported_counts.values()) else {}
 
 
 def read_paths(locations: Any) -> tuple[str, ...]:
-    """Return the files that an update names."""
+    """Return the paths in the `locations` of an update."""
     return tuple(path for item in get_dicts(locations)[:MOST_ITEMS] if isinstance(path := item.get("path"), str))
 
 
 def shorten(value: Any, depth: int = 4) -> Any:
-    """Return a value without long texts, long lists and deep levels."""
+    """Return a value with long texts cut, long lists cut, and deeply nested values replaced by `…`."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_ARGUMENT else f"{value[:LONGEST_ARGUMENT]}… ({len(value)} characters)"
     if not isinstance(value, Mapping | list):
@@ -303,7 +309,7 @@ def shorten(value: Any, depth: int = 4) -> Any:
 
 
 def _has_arguments(arguments: Any) -> bool:
-    """Return whether the arguments are complete. Some agents send the tool first and its arguments later."""
+    """Return whether the arguments have arrived. Some agents send a tool call first and its arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
 
 
@@ -324,7 +330,7 @@ def _plan_entry(entry: Json) -> dict[str, str]:
 
 
 def _content_text(block: Any) -> str:
-    """Return the text of a content block, or its name in brackets for other content."""
+    """Return the text of a content block. For content that is not text, return its name or type in brackets."""
     match get(block, "type"):
         case "text":
             return get_text(block, "text")
@@ -339,7 +345,10 @@ def _content_text(block: Any) -> str:
 
 
 def _raw_text(raw: Any, has_diffs: bool) -> str:
-    """Return the text of a tool's output. Its form differs between agents."""
+    """Return the text in a tool's output `raw`, whose form differs between agents.
+
+    Without a text field, return the output as JSON, or an empty text if the tool call has diffs.
+    """
     if isinstance(raw, str):
         return raw
     texts = [text for name in OUTPUTS if isinstance(text := get(raw, name), str)]

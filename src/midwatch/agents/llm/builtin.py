@@ -1,4 +1,4 @@
-"""Built-in tools: read files below a root, run a command. Each is off unless the agent's options enable it."""
+"""Built-in tools that read files below a root directory and run commands. The option `tools` enables them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHELL = ("/bin/sh", "-c")
 
 
 def file_tools(root: str | None) -> list[Tool]:
-    """Return the tools that read and list files below `root`, or below the turn's directory."""
+    """Return the tools that read and list files below `root`; without `root`, below the turn's directory."""
 
     async def read_file(
         turn: Turn,
@@ -62,7 +62,7 @@ def _read(files: Files, path: str, offset: int, limit: int) -> str:
         raise _convert_error(path, problem) from None
     if any("\0" in line for line in lines):
         size = Path(files.place(path)).stat().st_size
-        raise ToolError(f"{path} is binary, {size} bytes; it cannot be read as text.")
+        raise ToolError(f"{path} is a binary file of {size} bytes; it cannot be read as text.")
     if not lines:
         return f"{path} is empty." if offset == 1 else f"{path} has fewer than {offset} lines."
     shown, size = 0, 0
@@ -96,7 +96,7 @@ def _list(files: Files, pattern: str, path: str) -> str:
 
 
 def _fits(steps: list[str], glob: list[str]) -> bool:
-    """Return whether a path matches a glob. There is no backtracking, so no glob is slow."""
+    """Return whether the parts of a path match the parts of a glob. The time is short for every glob."""
     reached = _skip_stars({0}, glob)
     for step in steps:
         stay = {at for at in reached if at < len(glob) and glob[at] == "**"}
@@ -106,7 +106,7 @@ def _fits(steps: list[str], glob: list[str]) -> bool:
 
 
 def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
-    """Add the positions in the glob that are reached if ** matches no directory."""
+    """Add the position after each reached `**`, because `**` may match no directory."""
     for at in range(len(glob)):
         if at in reached and glob[at] == "**":
             reached.add(at + 1)
@@ -114,7 +114,10 @@ def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
 
 
 def _walk(base: str) -> Iterator[str]:
-    """Yield the names below a directory in order. A directory ends with a slash. Links are named, not followed."""
+    """Yield the names of all files and directories below `base`, without `.git`.
+
+    The name of a directory ends with a slash. A link is yielded but not followed.
+    """
     for folder, folders, names in os.walk(base):
         folders[:] = sorted(name for name in folders if name != ".git")
         above = os.path.relpath(folder, base)
@@ -133,7 +136,7 @@ def _convert_error(path: str, problem: Refused | OSError) -> ToolError:
 
 
 class Commands:
-    """The tool that runs commands in the turn's directory, after a rule of the agent or a person has allowed them."""
+    """The tool that runs commands in the turn's directory. A rule of the agent or a person must allow each command."""
 
     def __init__(self, agent: BaseAgent, longest: float) -> None:
         self._agent = agent
@@ -141,7 +144,7 @@ class Commands:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Yield the tool. If a command or the turn is interrupted, processes that left its group are ended, too."""
+        """Yield the tool. After an interruption or a timeout, also end processes that left the command's group."""
         cut_off = False
 
         async def run_command(
@@ -157,14 +160,14 @@ class Commands:
             line = command if isinstance(command, str) else shlex.join(command)
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
             if "\0" in line or not line.strip():
-                raise ToolError("a command needs a program and must not contain a NUL character.")
-            place = absolute_path(turn.workdir)
-            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
+                raise ToolError("a command must not be empty and must not contain a NUL character.")
+            workdir = absolute_path(turn.workdir)
+            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=workdir)
             check_allowed(await turn.ask(question))
             longest = min(timeout or self._longest, self._longest)
             was_cut_off = cut_off
             cut_off = True
-            output, code = await self._run(self._program(argv, place), turn, longest)
+            output, code = await self._run(self._program(argv, workdir), turn, longest)
             cut_off = was_cut_off or code is None
             return _make_output(output, code, longest)
 
@@ -177,16 +180,16 @@ class Commands:
             if cut_off:
                 await end_strays(turn.task_id, turn.attempt)
 
-    def _program(self, argv: tuple[str, ...], place: str) -> Program:
-        program = self._agent.build_program(argv, place, enter=TOGETHER)
-        if not Path(place).is_dir():
-            raise ToolError(f"the working directory {place} does not exist.")
+    def _program(self, argv: tuple[str, ...], workdir: str) -> Program:
+        program = self._agent.build_program(argv, workdir, enter=TOGETHER)
+        if not Path(workdir).is_dir():
+            raise ToolError(f"the working directory {workdir} does not exist.")
         if why := program.problem():
             raise ToolError(why.partition(";")[0] + ".")
         return program
 
     async def _run(self, program: Program, turn: Turn, longest: float) -> tuple[str, int | None]:
-        """Return the output of a command and its exit code. The code is None after a timeout."""
+        """Run a command and return its output and its exit code. After a timeout, the exit code is None."""
         output = Output(OUTPUT_LIMIT)
         child = await Child.spawn(program, turn, output, Pipe(), helper=True)
         try:

@@ -1,4 +1,4 @@
-"""The loop: ask the model and run the tools it wants, until it gives its final answer.
+"""The loop of a turn: call the model and run the tools that it requests, until it gives its final answer.
 
 The next step depends only on the transcript. So an interrupted turn can continue from its stored steps. The methods
 `before_model`, `model`, `after_model`, `before_tool`, `tool` and `after_tool` are the steps of the loop.
@@ -50,7 +50,7 @@ CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.
 NOTHING = "It was ended before it had an answer."
 TAKEN = "The result was taken."
 MOST_TOKENS, SLACK = 1_000_000, 16
-"""Characters of the conversation that are read for each token of the model's context window."""
+"""The context window of a model of unknown size, and the stored characters that are read for each of its tokens."""
 
 
 class Opener(Protocol):
@@ -86,7 +86,7 @@ class LlmConversation(OnLoop):
 
 
 class Loop:
-    """One turn."""
+    """One turn: calls of the model and of tools until there is a result."""
 
     def __init__(self, agent: Opener, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
         from pydantic_ai.tools import ToolDefinition
@@ -114,7 +114,7 @@ class Loop:
         self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have counted
 
     async def run(self) -> TurnResult:
-        """Run until there is an answer, or the budget is spent."""
+        """Run until there is an answer, the budget is spent, or the work is transferred. Return the result."""
         turn, talk, names = self._turn, self._talk, self._transfer.names
         # the retry of a completed task begins again
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):
@@ -140,7 +140,7 @@ class Loop:
     async def before_model(self) -> None:
         """Add new messages of people to the conversation.
 
-        Before the last call of a turn, tell the model that it is the last.
+        Before the last model call of the turn, tell the model that this call is the last.
         """
         talk, options = self._talk, self._options
         if talk.closing:
@@ -155,7 +155,7 @@ class Loop:
     async def model(self) -> ModelResponse | None:
         """Call the model and return its answer; None if a person interrupted the call.
 
-        After each request event, a response event follows, also after a failure.
+        Emit a request event before the call and a response event after it, also if the call fails.
         """
         turn, options = self._turn, self._options
         if trimmed := self._window.fit(self._talk):
@@ -194,7 +194,7 @@ class Loop:
         await self._keep(history.make_answer_step(response, self._turn.task_id), took)
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
-        """Call the model. If the request is too long for it, leave out more messages and try again."""
+        """Call the model. If the request is too long for the model, leave out more messages and try again."""
         params = self._build_parameters()
         more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
         while True:
@@ -204,11 +204,11 @@ class Loop:
                 trimmed = self._window.make_room(self._talk)
                 if trimmed is None:
                     hint = "shorten the prompt, or use a model with a larger window."
-                    raise AgentError(f"{fault.text}; nothing more can be left out: {hint}") from fault
+                    raise AgentError(f"{fault.text}; no more messages can be left out: {hint}") from fault
                 await self._emit_trimmed("refused", trimmed)
 
     def _build_parameters(self) -> ModelRequestParameters:
-        """Return the parameters of a request: tools, output form and instructions."""
+        """Return the parameters of a model request: the tools, the form of the output and the instructions."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
@@ -227,7 +227,7 @@ class Loop:
         return ModelRequestParameters(function_tools=self._definitions, **more)
 
     async def _wait_unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
-        """Wait for the answer, or until a person interrupts the turn. The closing answer cannot be interrupted."""
+        """Wait until `asking` is done or a person interrupts it. People cannot interrupt the last call of a turn."""
         if self._talk.closing:
             await asyncio.wait({asking})
         while not asking.done():
@@ -253,7 +253,7 @@ class Loop:
         ))  # fmt: skip
 
     async def _emit_no_answer(self, reason: str, request_id: str, live: Live, began: float) -> None:
-        """Report a model call that ended without an answer."""
+        """Emit the response event of a model call that ended without an answer."""
         usage = read_counts(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
         await self._turn.emit(events.LlmResponse(
@@ -266,7 +266,7 @@ class Loop:
         await self._turn.emit(events.ContextTrimmed(reason=reason, dropped_messages=dropped, remaining_messages=left))
 
     async def _emit_message(self, text: str) -> None:
-        """Emit a message before the turn is over."""
+        """Emit a text as a message while the turn continues."""
         name = f"{message_id(self._turn)}.{self._messages}"
         self._messages += 1
         await self._turn.emit(events.MessageUpdate(message_id=name, role="agent", message=text[:TEXT_LIMIT]))
@@ -285,13 +285,13 @@ class Loop:
         await self.after_tool(call, output, time.monotonic() - began)
 
     async def _skip(self, call: Call, reason: str) -> None:
-        """Report that a tool call is not run, and give the model the reason as its result."""
+        """Report that a tool call is not run. The model gets `reason` as the result of the call."""
         tool_id = call.part.tool_call_id
         await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
         await self._keep(history.make_result_step(call, reason, "interrupted"))
 
     async def before_tool(self, call: Call) -> str | None:
-        """Return the reason not to run the tool, as text for the model; None to run it."""
+        """Return why the tool must not run, as text for the model; None if the tool may run."""
         talk, turn = self._talk, self._turn
         tool = self._box.tools.get(call.name)
         if talk.may_have_run(call) and not (tool is not None and tool.safe):
@@ -301,7 +301,7 @@ class Loop:
         return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
 
     async def tool(self, call: Call) -> ToolOutput:
-        """Run the tool. For a tool that must not run twice, first store that it may have run."""
+        """Run the tool. If the tool must not run twice, first store the fact that it may have run."""
         tool = self._box.tools.get(call.name)
         arguments = read_arguments(call)
         await self._turn.emit(events.ToolExecStart(
@@ -331,27 +331,30 @@ class Loop:
     # -- other agents --------------------------------------------------------------------------------------------
 
     async def _read_handoff(self) -> dict[str, Any]:
-        """Return the messages that came with a handoff."""
+        """Return the messages that came with the handoff as `before`; nothing without a handoff or messages."""
         handoff = await self._turn.handoff()
         before = list(handoff.context.get("messages") or ()) if handoff is not None else []
         return {"before": before} if before else {}
 
     async def _find_transfer(self) -> Transfer | None:
-        """Return the transfer if the model has handed the work over. Before that, skip the other open calls."""
+        """Return the transfer if the model has transferred the work to another agent, or None.
+
+        Skip the tool calls that are still open, because the turn ends with the transfer.
+        """
         if (call := self._talk.find_transfer(self._transfer.names)) is None:
             return None
         if self._transfer.accepted is None:  # an earlier attempt was interrupted right after the transfer
             output = await self._run(call)
             if self._transfer.accepted is None:
                 raise AgentError(f"the work could not be handed over: {output.text}")
-        for left in list(self._talk.open_calls()):
-            await self._skip(left, ANOTHER)
+        for open_call in list(self._talk.open_calls()):
+            await self._skip(open_call, ANOTHER)
         return self._transfer.accepted
 
     # -- results with a required form ----------------------------------------------------------------------------
 
     async def _take_result(self, call: Call) -> None:
-        """Check and store the result in the arguments of the output tool."""
+        """Check and store the result, which the model gives as the arguments of the output tool."""
         assert self._output is not None
         text, problem = self._output.check(call.part.args_as_json_str())
         if problem is None:
@@ -361,7 +364,7 @@ class Loop:
         await self._keep(history.make_result_step(call, problem, "failed", refused=True))
 
     async def _refuse(self, problem: str) -> None:
-        """Report a result with a wrong form. The model may try again a limited number of times."""
+        """Report that a result has a wrong form. Raise AgentError if the model has no tries left."""
         await self._turn.emit(events.LoopError(stage="output", message=cut(problem, 1000)))
         if self._talk.refused >= self._options.retries:
             raise AgentError(f"the model's result does not have the form that `output` requires: {cut(problem, 500)}")
@@ -369,7 +372,10 @@ class Loop:
     # -- people --------------------------------------------------------------------------------------------------
 
     async def _inject(self, *modes: Mode) -> bool:
-        """Add messages of people to the conversation and mark them as read, in one step."""
+        """Add the unread messages of people with these modes to the conversation, and mark them as read.
+
+        Return whether there were any.
+        """
         messages = self._turn.steers(*modes)
         if not messages:
             return False
@@ -383,7 +389,10 @@ class Loop:
         return True
 
     async def _continue_turn(self) -> bool:
-        """Return whether the turn continues after an answer: its form is wrong, or there are new messages."""
+        """Return whether the turn continues after an answer.
+
+        It continues if the answer has a wrong form, or if people have sent new messages.
+        """
         talk = self._talk
         if self._output is not None and talk.final is None:
             text, problem = self._output.check(talk.text)
@@ -409,7 +418,7 @@ class Loop:
         return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._sum_usage(), iterations=talk.requests)
 
     def _sum_usage(self) -> Usage:
-        """Return the usage of this attempt."""
+        """Return the model usage of this attempt, without earlier attempts."""
         total = self._lost
         for usage in self._talk.usages(self._turn.task_id)[self._paid :]:
             total = _sum(total, read_counts(usage))
@@ -423,7 +432,7 @@ class Loop:
 
 
 def read_counts(usage: Any) -> dict[str, int]:
-    """Return the token counts of a model's usage that are not zero."""
+    """Return the token counts in `usage` by name, without counts that are zero."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     return {name: count for name in names if (count := getattr(usage, name, 0))}
 
@@ -438,7 +447,7 @@ def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
 
 
 def read_arguments(call: Call) -> Any:
-    """Return the arguments of a call; as text if they are not valid JSON."""
+    """Return the arguments of a tool call as data. If they are not valid JSON, return them as text."""
     arguments = call.part.args
     if isinstance(arguments, str):
         try:

@@ -1,4 +1,4 @@
-"""Built-in tools that use the desk itself. They call the server as the running attempt, with its own token."""
+"""Built-in tools that use midwatch itself. They call the server with the secret token of the running attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGENT = Annotated[str | None, Field(description="The agent that does the task; b
 
 
 def desk_tools() -> list[Tool]:
-    """Return the tools that submit, schedule and read tasks, and report on the goal."""
+    """Return the tools that submit, schedule and read tasks, and that report on the goal of the task."""
     return [
         make(submit_task), make(schedule_task), make(list_tasks, safe=True, kind="search"),
         make(get_task, safe=True, kind="search"), make(goal_complete, safe=True), make(goal_delay, safe=True),
@@ -32,7 +32,7 @@ async def submit_task(
     agent: AGENT = None,
     delay: Annotated[float | str, Field(description="Time until it may start: seconds, or text such as 10m.")] = 0,
 ) -> Any:
-    """Submit a task that runs in the background. Returns its id for get_task at once."""
+    """Submit a task that runs in the background. Returns the id of the task at once. Read the task with get_task."""
     task = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
     return {name: task.get(name) for name in ("id", "status", "agent", "due_at")}
 
@@ -75,7 +75,7 @@ async def get_task(turn: Turn, id: str) -> Any:
 async def goal_complete(
     turn: Turn, evidence: Annotated[str, Field(description="The evidence that the goal is reached.", max_length=20_000)]
 ) -> Any:
-    """Report that the goal of this task is reached. It counts after this step has ended."""
+    """Report that the goal of this task is reached. The report takes effect when this step has ended."""
     goal = await _call(turn, "POST", f"goals/{_read_goal(turn)}/complete", {"evidence": evidence})
     return {"id": goal.get("id"), "status": goal.get("status"), "told": True}
 
@@ -108,10 +108,10 @@ def _shorten_task(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
 async def _call(
     turn: Turn, method: str, path: str, body: dict[str, Any] | None = None, query: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Call the server and return its answer. Raise ToolError with the server's message if it refuses."""
+    """Send a request to the server and return its answer. Raise ToolError if the server refuses the request."""
     url, token = turn.env.get("MIDWATCH_URL"), turn.env.get("MIDWATCH_TOKEN")
     if not url or not token:
-        raise ToolError("no server runs for this task, so the desk cannot be reached; start one with `midwatch up`.")
+        raise ToolError("no midwatch server runs, so this tool cannot work; start a server with `midwatch up`.")
     fields = None if body is None else {name: value for name, value in body.items() if value is not None}
     params = {name: value for name, value in (query or {}).items() if value is not None}
     try:
@@ -121,8 +121,8 @@ async def _call(
             )
         answer = reply.json()
     except (httpx2.HTTPError, ValueError) as problem:
-        raise ToolError(f"the desk does not answer ({type(problem).__name__}); try again later.") from None
+        raise ToolError(f"the server does not answer ({type(problem).__name__}); try again later.") from None
     if reply.is_error or not isinstance(answer, dict):
         detail = answer.get("detail") if isinstance(answer, dict) else None
-        raise ToolError(str(detail or f"the desk answers with status {reply.status_code}"))
+        raise ToolError(str(detail or f"the server answers with status {reply.status_code}"))
     return answer

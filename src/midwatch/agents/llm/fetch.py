@@ -1,7 +1,7 @@
-"""Built-in tool: fetch a web page as text.
+"""Built-in tool that fetches a web page as text.
 
-At each request and redirect, the host name is resolved once, its addresses are checked, and the connection uses a
-checked address. So a later change of the name in DNS has no effect.
+For each request and redirect, the host name is resolved once, and its addresses are checked. The connection then uses a
+checked address. So a later change of the host name in DNS has no effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Allows = Callable[[IPv4Address | IPv6Address], bool]
 
 
 class Page(NamedTuple):
-    """The result of a request."""
+    """The web server's answer to a request."""
 
     url: str
     status: int
@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 
 def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
-    """Return the tool, for the addresses that `allows` accepts."""
+    """Return the tool that fetches pages. It connects only to IP addresses that `allows` accepts."""
 
     async def fetch_url(
         turn: Turn, url: Annotated[str, Field(max_length=LONGEST_URL, description="http:// or https://")]
@@ -71,7 +71,7 @@ def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
 
 
 async def _follow(url: str, allows: Allows) -> Page:
-    """Return the page after redirects. Each redirect is checked like the first address."""
+    """Follow redirects and return the page. The address of each redirect is checked like the first address."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(trust_env=False, timeout=FETCH_SECONDS, limits=limits) as http:
         here = _parse(url)
@@ -91,12 +91,12 @@ def _parse(url: str) -> httpx2.URL:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
     if parsed.userinfo:
-        raise ToolError("an address with a user name is not fetched; remove the user name.")
+        raise ToolError("the address must not contain a user name; remove the user name.")
     return parsed
 
 
 async def _request(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Page | httpx2.URL:
-    """Return the page, or the address that it redirects to."""
+    """Request `url` once. Return the page, or the URL that the server redirects to."""
     address = await _resolve(url, allows)
     host = url.netloc.decode("ascii")
     headers = {
@@ -112,7 +112,7 @@ async def _request(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) ->
             return url.join(response.headers["location"])
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding not in ("", "identity"):
-            raise ToolError(f"{url} sends the content encoding {encoding}, which was not requested.")
+            raise ToolError(f"{url} cannot be read: it sends the content encoding {encoding}, which was not requested.")
         body, cut = await _read_body(response)
         media = response.headers.get("content-type", "").lower()
         return Page(str(url), response.status_code, media, response.charset_encoding or "utf-8", body, cut)
@@ -130,14 +130,14 @@ async def _read_body(response: httpx2.Response) -> tuple[bytes, bool]:
 
 
 async def _resolve(url: httpx2.URL, allows: Allows) -> str:
-    """Return an address of the host, or raise ToolError if one of its addresses is not allowed."""
+    """Return an IP address of the host. Raise ToolError if one of the host's addresses is not allowed."""
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         records = await asyncio.get_running_loop().getaddrinfo(
             url.raw_host.decode("ascii").strip("[]"), port, type=socket.SOCK_STREAM
         )
     except (OSError, UnicodeError):
-        raise ToolError(f"there is no host {url.host!r}.") from None
+        raise ToolError(f"there is no host {url.host!r}; check the address.") from None
     addresses = [ip_address(str(record[4][0]).partition("%")[0]) for record in records]
     if not all(allows(record) for record in addresses):
         raise ToolError(f"{url.host} is an address of this machine or its network, which may not be fetched.")
@@ -145,7 +145,7 @@ async def _resolve(url: httpx2.URL, allows: Allows) -> str:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is on the internet. An IPv4 address inside an IPv6 address is checked, too."""
+    """Return whether an IP address is on the internet. An IPv4 address inside an IPv6 address is checked, too."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is None and address.packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):
@@ -172,7 +172,7 @@ def _read_text(page: Page) -> str:
 
 
 def extract_text(html: str) -> str:
-    """Return the words of a page."""
+    """Return the readable text of an HTML page, without the markup."""
     reader = _Words()
     reader.feed(html)
     reader.close()

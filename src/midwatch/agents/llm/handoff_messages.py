@@ -1,4 +1,4 @@
-"""Converts a model's conversation to the plain messages of a handoff, and plain messages to a model's conversation."""
+"""Converts a model's messages to the plain messages of a handoff, and plain messages to a model's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CHARACTERS = 500_000  # characters of messages in a handoff; the oldest mes
 
 
 def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:
-    """Return the messages as plain messages. Calls of the tools `without` and their results are left out."""
+    """Convert a model's messages to plain messages. Leave out calls and results of the tools in `without`."""
     plain: list[Plain] = []
     for message in messages:
         if message.kind == "response":
@@ -52,20 +52,23 @@ def _text(content: Any) -> str:
 
 
 def keep_newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
-    """Return the last messages that fit into a handoff. A result is not separated from its call."""
-    size, kept = 0, len(messages)
-    for place in range(len(messages) - 1, -1, -1):
-        size += len(json.dumps(messages[place]))
+    """Return the newest messages that fit into a handoff. They do not begin with a tool result without its call."""
+    size, first = 0, len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        size += len(json.dumps(messages[index]))
         if size > MOST_CHARACTERS:
             break
-        kept = place
-    while kept < len(messages) and messages[kept]["role"] == "tool":
-        kept += 1
-    return tuple(messages[kept:])
+        first = index
+    while first < len(messages) and messages[first]["role"] == "tool":
+        first += 1
+    return tuple(messages[first:])
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
-    """Return plain messages as messages for a model. Each call has its result, and each result its call."""
+    """Convert plain messages to messages for a model.
+
+    A tool call without a result gets one. A tool result without a call is left out.
+    """
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     converted: list[ModelMessage] = []
@@ -102,9 +105,9 @@ def _response(message: Mapping[str, Any], text: str) -> ModelResponse:
 
 
 def _answer_open_calls(waiting: dict[str, str]) -> list[ModelMessage]:
-    """Return results for calls that have none."""
+    """Return a message with a result for each tool call in `waiting`, and empty `waiting`."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
-    left = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]
+    results = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]
     waiting.clear()
-    return [ModelRequest(parts=left)] if left else []
+    return [ModelRequest(parts=results)] if results else []

@@ -1,4 +1,4 @@
-"""Tools with which a model hands work over to other agents: to transfer all of it, or to delegate a part."""
+"""Tools with which a model hands work to other agents: it transfers all of the work, or it delegates a part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANOTHER = "The work was already transferred to another agent."
 
 
 def _make_schema(name: str, description: str, **more: Any) -> dict[str, Any]:
-    """Return the schema of arguments with one text field."""
+    """Return the JSON schema of tool arguments with one text field `name`."""
     text = {"type": "string", "description": description}
     return {"type": "object", "properties": {name: text}, **more, "additionalProperties": False}
 
@@ -35,7 +35,7 @@ TASK = _make_schema("task", "The task, with all information that it needs.", req
 
 
 class HandoffTo(KindOptions):
-    """An agent that a model may hand work to, and how."""
+    """An agent that a model may hand work to, and the options of that handoff."""
 
     agent: str = Field(description="Name of the agent.")
     tool: str | None = Field(None, description="Name of the tool.")
@@ -56,7 +56,7 @@ To = Annotated[HandoffTo, BeforeValidator(_read_target)]
 
 
 class TurnTransfer:
-    """The transfer of one turn, if the model makes one. `names` are the tools that make it."""
+    """The transfer of the work in one turn, if the model transfers it. `names` are the tools that transfer work."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
@@ -72,7 +72,7 @@ class TransferTool(Tool):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One tool that hands work over."""
+    """One tool that hands work to another agent."""
 
     to: HandoffTo
     name: str
@@ -80,7 +80,7 @@ class Way:
     transfers: bool
 
     def check_arguments(self, arguments: dict[str, Any]) -> Any:
-        """Return the arguments of the model, checked."""
+        """Check the arguments that the model gave and return them. Raise ToolError if they are wrong."""
         if self.form is None:
             return arguments
         text, problem = self.form.check(json.dumps(arguments))
@@ -89,31 +89,31 @@ class Way:
         return json.loads(text)
 
     def handoff_options(self) -> Any:
-        """Return the options of the handoff."""
+        """Return the keyword arguments for `Turn.delegate` or `Turn.transfer`."""
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
         own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
         key, _ = running_call.get() or (None, None)
         return {"once": key, **own, **{name: getattr(self.to, name) for name in names}}
 
     async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
-        """Have the other agent do the work and return its answer."""
+        """Have the other agent do a part of the work, and return that agent's answer."""
         checked = self.check_arguments(arguments)
         if self.form is not None:
             work = HandoffTask(input=checked)
         elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
-            raise ToolError("write the task as the only argument `task`, a text.")
+            raise ToolError("this tool needs exactly one argument, `task`, which must be a text.")
         else:
             work = HandoffTask(description=checked["task"])
         return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
 
     async def transfer(self, shared: TurnTransfer, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
-        """Have the other agent take over. The turn ends after this call."""
+        """Have the other agent take over the work. The turn ends after this call."""
         if shared.accepted is not None:
             raise ToolError(ANOTHER)
         checked = self.check_arguments(arguments)
         if self.form is None:
             if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
-                raise ToolError("this tool takes only the argument `message`, a text.")
+                raise ToolError("this tool takes only the argument `message`, which must be a text.")
             checked = checked.get("message")
         work = HandoffTask(description=turn.prompt, input=checked)
         shared.accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
@@ -121,7 +121,7 @@ class Way:
 
 
 class HandoffTools:
-    """The tools with which an agent hands work over. Agents that cannot receive work now have no tool."""
+    """The tools with which an agent hands work to other agents. There is no tool for an agent that cannot work now."""
 
     def __init__(
         self, agent: str, transfers: Iterable[HandoffTo], delegates: Iterable[HandoffTo], taken: Iterable[str]
@@ -132,17 +132,17 @@ class HandoffTools:
         names = [*taken, OUTPUT_TOOL, *(way.name for way in self.ways)]
         for way in self.ways:
             if names.count(way.name) > 1:
-                raise BadConfig(f"agents.{agent}: there are two tools {way.name!r}; give one another name with `tool`.")
+                raise BadConfig(f"agents.{agent}: two tools are named {way.name!r}; rename one of them with `tool`.")
 
     def _way(self, to: HandoffTo, *, transfers: bool) -> Way:
         field = "handoffs" if transfers else "delegates"
         if to.agent == self._agent:
-            raise BadConfig(f"agents.{self._agent}.{field}: it cannot hand over to itself; name another agent.")
+            raise BadConfig(f"agents.{self._agent}.{field}: the agent cannot hand work to itself; name another agent.")
         name = tool_name(to.agent, to.tool)
         if not transfers and not (to.tool or "").strip():
             name = name.replace("transfer_to_", "delegate_to_", 1)
         if not NAME.fullmatch(name):
-            raise BadConfig(f"agents.{self._agent}.{field}: {name[:80]!r} cannot be the name of a tool; set `tool`.")
+            raise BadConfig(f"agents.{self._agent}.{field}: {name[:80]!r} is no valid name for a tool; set `tool`.")
         return Way(to, name, None if to.input is None else Output(self._agent, to.input), transfers)
 
     @asynccontextmanager
@@ -166,9 +166,9 @@ class HandoffTools:
 
 
 def _history(transfers: frozenset[str]) -> dict[str, Any]:
-    """Return the earlier messages and those of this turn.
+    """Return the messages for a transfer: those of earlier turns as `context`, those of this turn as `pre_handoff`.
 
-    The prompt is left out, because it is the work, and so are calls of the tools `transfers`.
+    The prompt of this turn is left out, because it is the work itself. Calls of the tools in `transfers` are left out.
     """
     _, talk = running_call.get() or (None, None)
     if talk is None:

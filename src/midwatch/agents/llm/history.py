@@ -1,8 +1,8 @@
-"""The messages for the model: built from the stored steps and cut to the model's window.
+"""Builds the messages for the model from stored steps, and cuts them to the size of the model's context window.
 
 A step is JSON data of one of these kinds: `prompt` begins a turn, `said` is text of people or of midwatch during the
-turn, `model` is an answer, `started` means that a tool may have run, `tool` is the result of a tool call. The same code
-handles stored and new steps, so a resumed turn continues where it stopped.
+turn, `model` is an answer of the model, `started` means that a tool may have run, `tool` is the result of a tool call.
+The same code handles stored and new steps, so a resumed turn continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OVERHEAD = 30  # characters that are added to the text of each part
 
 
 class Call(NamedTuple):
-    """A tool call of the last answer. Its position identifies it, because ids of calls may repeat."""
+    """A tool call in the last answer. `place` is its position there; the ids of calls are not always unique."""
 
     place: int
     part: ToolCallPart
@@ -42,10 +42,10 @@ class Call(NamedTuple):
 
 
 class Transcript:
-    """A conversation so far, with its open tool calls and unsent messages."""
+    """A conversation so far, with the open tool calls and the messages that the model has not got yet."""
 
     def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
-        """Read the steps of earlier turns, turn by turn, and those of the current turn."""
+        """Read the steps of earlier turns, one list for each turn, and the steps `own` of the current turn."""
         self.turns: list[list[ModelMessage]] = []  # the messages of each turn; the last is the current turn
         self.response: ModelResponse | None = None  # the last answer in this turn
         self.requests = 0  # the number of answers in this turn
@@ -54,7 +54,7 @@ class Transcript:
         self.refused = 0  # number of results with a wrong form
         self.begun = False  # whether the current turn has its prompt
         self.turn: str | None = None
-        """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
+        """The id of the task that began the current turn. All steps of the turn have this id."""
         self.task_id: str | None = None  # the task of the last answer
         self._closed = False
         self._before = False
@@ -75,7 +75,7 @@ class Transcript:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def add(self, step: Json) -> None:
-        """Add one step."""
+        """Add one step to the conversation."""
         self.turn = step["turn"]
         match step["kind"]:
             case "prompt":
@@ -121,7 +121,7 @@ class Transcript:
         self._started, self._returned, self._parts = set(), {}, []
 
     def _close_turn(self) -> None:
-        """Answer the open tool calls at the end of a turn."""
+        """End a turn. Each open tool call gets a result that says that the tool was not run."""
         from pydantic_ai.messages import ToolReturnPart
 
         for call in self.open_calls():
@@ -130,7 +130,7 @@ class Transcript:
         self.turns[-1] += self.last()
 
     def _unsent(self) -> list[ModelRequestPart]:
-        """Return the parts of the next request: the results of tools in the order of their calls, then the texts."""
+        """Return the parts of the next request: first the tool results in the order of their calls, then the texts."""
         return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
 
     # -- open calls and the last answer --------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Transcript:
                 yield Call(place, part)
 
     def find_transfer(self, names: frozenset[str]) -> Call | None:
-        """Return the successful call of the last answer to one of the tools that transfer the work, or None."""
+        """Return the successful call of one of the tools `names` in the last answer, or None."""
         for place, part in enumerate(self._calls):
             result = self._returned.get(place)
             if result is not None and part.tool_name in names and result.outcome == "success":
@@ -150,12 +150,12 @@ class Transcript:
         return None
 
     def may_have_run(self, call: Call) -> bool:
-        """Return whether a call may have been run already."""
+        """Return whether a tool call may have run already."""
         return call.place in self._started
 
     @property
     def has_results(self) -> bool:
-        """Whether a tool of the last answer has a result."""
+        """Whether a tool call in the last answer has a result."""
         return bool(self._returned)
 
     @property
@@ -171,11 +171,11 @@ class Transcript:
         return (self.response.text if self.response is not None else None) or ""
 
     def usages(self, task_id: str) -> list[RequestUsage]:
-        """Return the usage of the answers to a task."""
+        """Return the usage of each model answer that was given for a task."""
         return [usage for owner, usage in self._usages if owner == task_id]
 
     def last(self) -> list[ModelMessage]:
-        """Return the parts that were not sent yet, as a message."""
+        """Return the parts that were not sent to the model yet, as a list of one message, or an empty list."""
         from pydantic_ai.messages import ModelRequest
 
         unsent = self._unsent()
@@ -183,49 +183,49 @@ class Transcript:
 
 
 def select_newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
-    """Return the steps of the newest turns, turn by turn, and how many other steps there are.
+    """Return the steps of the newest turns, one list for each turn, and the number of steps that are left out.
 
-    The turns together have about `most` characters, because a conversation may last for months. A turn that was resumed
-    after later turns stands where it began.
+    The returned turns have at most about `most` characters, because a conversation may last for months. Turns are in
+    the order in which they began, also if a turn was resumed after later turns.
     """
     turns: dict[str, list[Json]] = {}
     for step in steps:
         turns.setdefault(step["turn"], []).append(step)
     newest_turns: list[list[Json]] = []
-    length = left = 0
+    length = left_out = 0
     for turn in reversed(turns.values()):
-        length += len(json.dumps(turn)) if not left else 0
-        if left or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
-            left += len(turn)
+        length += len(json.dumps(turn)) if not left_out else 0
+        if left_out or turn[0]["kind"] != "prompt" or (newest_turns and length > most):
+            left_out += len(turn)
         else:
             newest_turns.append(turn)
-    return newest_turns[::-1], left
+    return newest_turns[::-1], left_out
 
 
 # -- steps as data -----------------------------------------------------------------------------------------------
 
 
 def make_request(*parts: ModelRequestPart) -> Json:
-    """Return the parts of a request as data."""
+    """Return a model request with these parts as JSON data."""
     from pydantic_ai.messages import ModelRequest
 
     return _data(ModelRequest(parts=list(parts)))
 
 
 def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
-    """Return the step of a text for the model."""
+    """Return a step that contains a text for the model."""
     from pydantic_ai.messages import UserPromptPart
 
     return {"kind": kind, "request": make_request(UserPromptPart(text)), **more}
 
 
 def make_answer_step(response: ModelResponse, task_id: str) -> Json:
-    """Return the step of a model's answer."""
+    """Return a step that contains a model's answer."""
     return {"kind": "model", "response": _data(response), "task": task_id}
 
 
 def make_result_step(call: Call, text: str, outcome: Any = "success", **more: Any) -> Json:
-    """Return the step of a tool's result."""
+    """Return a step that contains the result of a tool call."""
     from pydantic_ai.messages import ToolReturnPart
 
     part = ToolReturnPart(call.name, text, call.part.tool_call_id, outcome=outcome)
@@ -260,7 +260,10 @@ def _read(data: Json) -> Any:
 
 
 class Window:
-    """The part of a transcript that a model sees. The stored steps do not change. Left-out messages stay out."""
+    """Selects the messages of a transcript that fit into the model's context window.
+
+    A message that was left out once is left out of all later requests. The stored steps do not change.
+    """
 
     def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
         self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
@@ -271,7 +274,7 @@ class Window:
         self._characters = CHARACTERS
         self._sent = 0
         self._sizes: list[tuple[int, int]] = []
-        """The size of each earlier turn: complete, and with shortened results."""
+        """The size of each earlier turn in characters: complete, and with shortened tool results."""
 
     def view(self, talk: Transcript) -> list[ModelMessage]:
         """Return the messages for the next request."""
@@ -284,7 +287,7 @@ class Window:
         return messages + talk.last()
 
     def fit(self, talk: Transcript) -> tuple[int, int] | None:
-        """Make room if the next request is too long for the window.
+        """Leave out or shorten messages if the next request is too long for the window.
 
         Return how many messages were left out and how many remain, or None if nothing was left out.
         """
@@ -294,29 +297,32 @@ class Window:
         return self._trim(talk, self._limit * ROOM * self._characters)
 
     def make_room(self, talk: Transcript) -> tuple[int, int] | None:
-        """Leave out more after a model refused a request as too long; None if nothing can be left out."""
+        """Leave out more messages, because the model refused a request as too long.
+
+        Return the same as `fit`; None if nothing more can be left out.
+        """
         return self._trim(talk, self._size(talk) * ROOM)
 
     def note_tokens(self, tokens: int) -> None:
-        """Note how many tokens the model counted in the last request."""
+        """Note how many tokens the model counted in the last request, to estimate the size of later requests."""
         if tokens > 100:
             self._characters = min(CHARACTERS, max(1.0, self._sent / tokens))
 
     def _trim(self, talk: Transcript, most: float) -> tuple[int, int] | None:
         before, size = len(self.view(talk)), self._size(talk)
-        left = size
+        remaining = size
         for saved in self._trim_more(talk):
-            left -= saved
-            if left <= most:
+            remaining -= saved
+            if remaining <= most:
                 break
         after = len(self.view(talk))
-        return (before - after, after) if left < size else None
+        return (before - after, after) if remaining < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
-        """Leave out a little more at each step and yield the number of characters.
+        """Leave out a little more at each step, and yield the number of characters that the step saved.
 
-        First the results of old turns are shortened, then old turns are left out, then the results of this turn are
-        shortened.
+        First the tool results of old turns are shortened, then old turns are left out, then the tool results of this
+        turn are shortened.
         """
         while self._short < len(self._sizes):
             whole, short = self._sizes[self._short]
@@ -341,7 +347,7 @@ class Window:
 
 
 def _shorten(message: ModelMessage) -> ModelMessage:
-    """Return the message with shortened results of tools."""
+    """Return the message with its tool results shortened."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
     if not isinstance(message, ModelRequest) or not any(isinstance(part, ToolReturnPart) for part in message.parts):

@@ -1,4 +1,4 @@
-"""Kind `llm`: a model and its tools, step by step."""
+"""Kind `llm`: midwatch calls a model and runs the tools that the model requests."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LlmAgent(BaseAgent):
     ) -> None:
         """Build the agent.
 
-        `tools` are functions, tools made with `tool`, or names as in the configuration. `more` are other options of the
-        kind, and settings of all agents.
+        `tools` are functions, tools made with `tool`, or names as in the option `tools`. `more` are other options of
+        kind `llm`, and settings that all kinds share.
         """
         all_tools = tuple(tools)
         names = tuple(tool for tool in all_tools if isinstance(tool, str))
@@ -63,7 +63,7 @@ class LlmAgent(BaseAgent):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the terms. An agent with the tools of the desk may submit tasks."""
+        """Return the default terms. An agent with the tools `desk` may submit tasks."""
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
@@ -78,14 +78,14 @@ class LlmAgent(BaseAgent):
             return Path(self.options.system_file).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as problem:
             why = getattr(problem, "strerror", None) or "it is not a text file"
-            raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
+            raise BadConfig(f"agents.{self.name}.system_file: the file cannot be read ({why}); correct it.") from None
 
     async def open(self, session: Session) -> LlmConversation:
         """Open a conversation."""
         return LlmConversation(self, session)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the model, and `problem` if it cannot be used here."""
+        """Return `target`, the model, and `problem` if the model cannot be used here."""
         description: dict[str, Any] = {"target": self.options.model}
         if problem := self.connection.problem():
             description["problem"] = problem

@@ -1,7 +1,7 @@
-"""MCP servers as tools: a program over its standard input and output, or an address over HTTP.
+"""Tools of MCP servers. midwatch starts a server as a program, or connects to its address over HTTP.
 
-Each server runs in its own task during a turn. Every call has a time limit and ends with a result or with an error for
-the model.
+The connection to each server has its own asyncio task during a turn. Every call has a time limit, and ends with a
+result or with an error for the model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Servers:
-    """The servers of an agent, as a source of tools."""
+    """The MCP servers of an agent, as a source of tools."""
 
     def __init__(self, agent: BaseAgent, servers: Mapping[str, McpServer]) -> None:
         self._agent = agent
@@ -48,7 +48,7 @@ class Servers:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Start all servers. Raise AgentError or TransientError if one does not start."""
+        """Start all servers and yield their tools. Raise AgentError or TransientError if a server does not start."""
         try:
             await asyncio.to_thread(import_module, "mcp.client.client")  # the import takes long
         except ImportError as problem:
@@ -66,7 +66,7 @@ class Servers:
             await asyncio.gather(*(server.stop() for server in running))
 
     def _name_tools(self, running: Sequence[Running], taken: frozenset[str]) -> list[Tool]:
-        """Return the tools by their own names, with the server's name in front if the name is in use."""
+        """Return the tools of all servers. If the name of a tool is in use already, put the server's name before it."""
         names = [name for server in running for name in server.tools]
         used, tools = set(taken), []
         for server in running:
@@ -74,7 +74,7 @@ class Servers:
                 plain = _make_name(own)
                 name = plain if names.count(own) == 1 and plain not in taken else _make_name(f"{server.name}_{own}")
                 if name in used:
-                    raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
+                    raise AgentError(f"agents.{self._agent.name}.mcp: two tools are named {name!r}; rename one tool.")
                 used.add(name)
                 tools.append(server.tool(own, name))
         return tools
@@ -85,7 +85,7 @@ def _make_name(name: str) -> str:
 
 
 class Running:
-    """One server while a turn lasts."""
+    """One server during one turn."""
 
     def __init__(self, agent: BaseAgent, name: str, server: McpServer, turn: Turn) -> None:
         self.name = name
@@ -101,22 +101,23 @@ class Running:
         self._child: Child | None = None
 
     async def start(self) -> None:
-        """Start the server and read its tools, with a time limit."""
+        """Start the server and read the list of its tools. Raise an error after `start_timeout`."""
         life = self._life = asyncio.create_task(self._run())
         limit = self._server.start_timeout
-        both: set[asyncio.Future[Any]] = {life, self._ready}
-        await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        waits: set[asyncio.Future[Any]] = {life, self._ready}
+        await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return
         if not life.done():
-            raise TransientError(f"{self._where}: it did not list its tools within {limit:g} s.{self._last_output()}")
+            late = f"the server did not list its tools within {limit:g} s; check it, or increase start_timeout"
+            raise TransientError(f"{self._where}: {late}.{self._last_output()}")
         problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
         raise TransientError(f"{self._where}: the server could not be used: {_short(problem)}.{self._last_output()}")
 
     async def stop(self) -> None:
-        """Wait for the exit of the server, and end it if it does not exit."""
+        """Close the connection and wait until the server exits. End the server if it does not exit soon."""
         self._leave.set()
         if self._life is not None and not await _wait_for_end(self._life, FAREWELL):
             self._life.cancel()
@@ -126,11 +127,11 @@ class Running:
         self._ready.cancel()
 
     def tool(self, own: str, name: str) -> Tool:
-        """Return the tool `own` of the server under another name."""
+        """Return the server's tool `own` as a tool for the model with the name `name`."""
         about = self.tools[own]
         hints = about.annotations
-        looks = bool(hints and hints.read_only_hint)
-        asks = self._server.ask == "always" or (self._server.ask == "writes" and not looks)
+        read_only = bool(hints and hints.read_only_hint)
+        asks = self._server.ask == "always" or (self._server.ask == "writes" and not read_only)
 
         async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
             if asks:
@@ -141,7 +142,7 @@ class Running:
 
         return Tool(
             name=name, description=(about.description or own)[:LONGEST_DESCRIPTION], schema=about.input_schema,
-            call=call, safe=looks or bool(hints and hints.idempotent_hint), kind="search" if looks else "other",
+            call=call, safe=read_only or bool(hints and hints.idempotent_hint), kind="search" if read_only else "other",
         )  # fmt: skip
 
     async def _call(self, own: str, arguments: dict[str, Any]) -> ToolOutput:
@@ -166,7 +167,10 @@ class Running:
     # -- in a task of its own ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Use the library in a separate task, because it cancels its task when a connection fails."""
+        """Keep the connection to the server open until `stop`.
+
+        This runs in a separate asyncio task, because the MCP library cancels its task when a connection fails.
+        """
         from mcp.client.client import Client
 
         transport = self._over_http(self._server.url) if self._server.url else self._over_pipes()
@@ -182,7 +186,8 @@ class Running:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
                 if tool.name in self.tools or len(self.tools) >= MOST_TOOLS:
-                    raise AgentError(f"{self._where}: it has two tools {tool.name[:100]!r}, or more than {MOST_TOOLS}.")
+                    why = f"more than {MOST_TOOLS} tools, or two tools named {tool.name[:100]!r}; change the server"
+                    raise AgentError(f"{self._where}: {why}.")
                 self.tools[tool.name] = tool
             cursor = page.next_cursor
             if not cursor:
@@ -231,7 +236,7 @@ class Running:
 
 
 async def _receive(lines: Lines, incoming: Any) -> None:
-    """Forward the server's messages. At the end, open requests fail with an error."""
+    """Forward the server's messages to the MCP library until the output ends. Then open requests fail."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -251,13 +256,13 @@ async def _send(child: Child, sent: Any) -> None:
 
 
 async def _end(child: Child) -> None:
-    """Wait for the exit of the server, whose input is closed, and end it if it does not exit."""
+    """Wait until the server exits after its input was closed. End the server if it does not exit soon."""
     await wait_within(FAREWELL / 2, child.exited)
     await child.end()
 
 
 async def _wait_for_end(task: asyncio.Task[None], seconds: float) -> bool:
-    """Return whether a task has ended in time, also by an error."""
+    """Wait at most `seconds` for an asyncio task. Return whether the task has ended, also with an error."""
     await asyncio.wait({task}, timeout=seconds)
     if task.done() and not task.cancelled():
         task.exception()
@@ -265,7 +270,7 @@ async def _wait_for_end(task: asyncio.Task[None], seconds: float) -> bool:
 
 
 def _find_first(problem: BaseException | None) -> BaseException | None:
-    """Return the first error of a group."""
+    """Return the first error inside an exception group; another error is returned unchanged."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]
     return problem
@@ -277,7 +282,7 @@ def _short(problem: BaseException | None) -> str:
 
 
 def _output(result: Any) -> ToolOutput:
-    """Return the answer of a server as text."""
+    """Convert a server's answer to the output of a tool."""
     parts = [_part(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]

@@ -1,4 +1,4 @@
-"""The settings of an MCP server."""
+"""The settings of an MCP server whose tools a model may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class McpServer(KindOptions):
-    """An MCP server: a program that is started for a turn, or an address."""
+    """An MCP server: a program that midwatch starts for each turn, or an address of a running server."""
 
     command: tuple[str, ...] = Field((), description="Program and arguments; it uses standard input and output.")
     env: dict[str, str] = Field(default_factory=dict, description="Variables that are added to its environment.")
@@ -29,14 +29,14 @@ class McpServer(KindOptions):
     @model_validator(mode="after")
     def _check_way(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("set either command or url")
+            raise ValueError("set either `command` or `url`")
         if self.url and not re.match(r"https?://[^\s/?#]", self.url):
-            raise ValueError("url must begin with http:// or https://")
+            raise ValueError("`url` must begin with http:// or https://")
         return self
 
 
 def check_names(servers: dict[str, McpServer]) -> dict[str, McpServer]:
-    """Check the names of the servers."""
+    """Return the servers. Raise ValueError if the name of a server is not valid."""
     if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
-        raise ValueError(f"a server's name must have 1 to 32 letters, digits, - or _; change {wrong[:50]!r}")
+        raise ValueError(f"a server's name must have 1 to 32 letters, digits, - or _; rename {wrong[:50]!r}")
     return servers

@@ -1,4 +1,4 @@
-"""One model of one provider: the connection, a streamed request, and the meaning of failures."""
+"""Calls one model of one provider: opens the connection, streams the answer, and classifies failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         for provider in ("anthropic", "deepseek", "groq", "mistral", "openai", "openrouter", "xai")
     },
 }
-"""The environment variables with the keys of usual providers, to report a missing key early."""
+"""The environment variables that contain the API keys of common providers. So a missing key is reported early."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a retry: doubled each time, half of it random
 PATIENCE = 60.0  # longest wait that a provider may request; for a longer one the task releases its slot
 SHOWN_EVERY = 0.05
@@ -47,13 +47,13 @@ VISIBLE = re.compile(r"[!-~]+")  # characters that a key may have
 SHORTEST_KEY = 8
 LONGEST_NAME = 64
 OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-"""Characters that a tool name must not have. Models invent such names, and providers refuse them in a history."""
+"""Characters that a tool name must not have. Models sometimes use them, but providers refuse such a conversation."""
 
 FaultKind = Literal["limit", "quota", "passing", "context", "refused"]
 
 
 class Fault(Exception):
-    """A failed model call and the kind of failure. A retry after `refused` or `quota` would fail again."""
+    """A failed model call and the kind of failure. `refused` and `quota` are not retried: they would fail again."""
 
     def __init__(self, kind: FaultKind, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ class Fault(Exception):
 
 
 class Connection:
-    """A provider and its model, created at the first use and shared by the agent's turns."""
+    """The connection to a model. It is opened at the first use, and all turns of the agent share it."""
 
     def __init__(self, agent: str, model: str, base_url: str | None, api_key_env: str | None) -> None:
         self.name = model
@@ -72,34 +72,34 @@ class Connection:
         self._making = asyncio.Lock()
 
     def problem(self) -> str | None:
-        """Return the reason why the model cannot be used here, or None. No library is loaded for the check."""
+        """Return the reason why the model cannot be used here, or None. The check is fast: it loads no library."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
-        wanted, keys = self._key_variables(), self._keys()
-        if not keys and wanted and (self._key or not self._base_url):
-            return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
+        variables, keys = self._key_variables(), self._keys()
+        if not keys and variables and (self._key or not self._base_url):
+            return f"the API key is missing: set {' or '.join(variables)} in the environment of midwatch"
         for name, key in keys.items():
             if not VISIBLE.fullmatch(key):  # clients refuse to send such a key, and some print it in the error
                 return f"the key in {name} has a space, a line break or another invalid character: set it again"
         return None
 
     def _key_variables(self) -> tuple[str, ...]:
-        """Return the names of the environment variables that may contain the key."""
+        """Return the names of the environment variables that may contain the API key."""
         return (self._key,) if self._key else KEYS.get(self.name.partition(":")[0], ())
 
     def _keys(self) -> dict[str, str]:
-        """Return the keys, by their variables."""
+        """Return the API keys that are set, by the name of their environment variable."""
         return {name: key for name in self._key_variables() if (key := os.environ.get(name))}
 
     def hide(self, text: str) -> str:
-        """Return a message of a provider or a client with the key removed, because many people can read events."""
+        """Replace the API key in an error message by the name of its variable, because many people can read events."""
         for name, key in self._keys().items():
             if len(key) >= SHORTEST_KEY:  # a short placeholder key may occur in other words
                 text = text.replace(key, f"({name})")
         return text
 
     async def model(self) -> Model:
-        """Return the model. The library takes time to load, so that is done in a thread."""
+        """Return the model. The first call loads the library in a Python thread, because this takes time."""
         async with self._making:
             if self._model is None:
                 if problem := self.problem():
@@ -165,7 +165,7 @@ class Live:
 
     @asynccontextmanager
     async def show_pieces(self) -> AsyncIterator[None]:
-        """Emit new pieces regularly inside the block, and the rest at its end."""
+        """Emit new pieces regularly while the `async with` block runs, and the remaining pieces at its end."""
         self._over.clear()
         shown = asyncio.create_task(self._show_all())
         try:
@@ -200,7 +200,7 @@ class Live:
             await self._turn.emit(ThoughtDelta(thought_id=self._ids[1], offset=thought_offset, text=thought))
 
     async def discard(self) -> None:
-        """Replace the shown text by an empty one, because the answer starts again."""
+        """Empty the text that people see, because the model begins its answer again."""
         for new in self._new:
             new.clear()
         if self._shown[0]:
@@ -218,15 +218,16 @@ class Caller:
         self._turn = turn
         self._hide = hide
         self._retries, self._silence = options.retries, options.silence
-        wanted = {"temperature": options.temperature, "max_tokens": options.max_tokens}
-        self._settings = {name: value for name, value in wanted.items() if value is not None}
+        configured = {"temperature": options.temperature, "max_tokens": options.max_tokens}
+        self._settings = {name: value for name, value in configured.items() if value is not None}
 
     async def call(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any
     ) -> ModelResponse:
-        """Return the model's answer.
+        """Call the model and return its answer. Retry temporary failures.
 
-        Raise Fault `context` if the request is too long; otherwise AgentError, TransientError or UsageLimit.
+        Raise Fault with the kind `context` if the request is too long for the model. After other failures, raise
+        AgentError, TransientError or UsageLimit.
         """
         attempt = 0
         while True:
@@ -275,14 +276,14 @@ class Caller:
 
 
 def _choose_pause(fault: Fault, attempt: int) -> float:
-    """Return the seconds before the next attempt: the wait that the provider requests, or a random backoff."""
+    """Return the seconds to wait before the next call: what the provider requests, or a random time that grows."""
     if fault.wait is not None:
         return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _convert_fault(fault: Fault) -> AgentError:
-    """Return the error that a turn ends with."""
+    """Convert the fault of a model call to the error that the turn ends with."""
     if fault.kind in ("limit", "quota"):
         reset = None if fault.wait is None else time.time_ns() // 1000 + int(fault.wait * SECOND)
         return UsageLimit(fault.text, resets_at=reset)
@@ -290,30 +291,31 @@ def _convert_fault(fault: Fault) -> AgentError:
 
 
 def _check(response: ModelResponse, *, chat: bool) -> None:
-    """Raise Fault if an answer is not complete.
+    """Raise Fault if an answer is empty or not complete.
 
-    For OpenAI's `chat`, the library reports an answer that broke off as complete.
+    With `chat`, the older interface of OpenAI, the library reports an incomplete answer as complete. So this is checked
+    in another way.
     """
     cut_off = chat and "finish_reason" not in (response.provider_details or {})
     if cut_off or response.finish_reason is None or response.state == "incomplete":
-        raise Fault("passing", "the model's answer broke off")
+        raise Fault("passing", "the model's answer is incomplete")
     if not response.tool_calls and not (response.text or "").strip():
         if response.finish_reason == "content_filter":
-            raise Fault("refused", "the provider's content filter held back the answer; word the prompt differently.")
+            raise Fault("refused", "the provider's content filter blocked the answer; change the words of the prompt.")
         if response.finish_reason == "length":
-            raise Fault("refused", "the answer did not fit: all tokens went into thinking; raise max_tokens.")
+            raise Fault("refused", "the model used all its tokens for thinking; increase `max_tokens`.")
         raise Fault("passing", "the answer of the model was empty")
 
 
 def join_halves(text: str) -> str:
-    """Return text that can be sent and stored: surrogate pairs are joined, single surrogates are replaced."""
+    """Return text that can be sent and stored. Join surrogate pairs, replace single surrogates, remove NULs."""
     if text.isascii():
         return text.replace("\0", "")
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "")
 
 
 def _clean(response: ModelResponse) -> ModelResponse:
-    """Return the answer with text that can be stored and sent back."""
+    """Return the answer with texts and tool names that can be stored and sent back to the provider."""
     parts: list[Any] = []
     part: Any
     for part in response.parts:
@@ -329,7 +331,7 @@ def _clean(response: ModelResponse) -> ModelResponse:
 
 
 def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str], str]) -> Fault:
-    """Return the fault for an exception of a model call."""
+    """Classify an exception that a model call raised, and return it as a Fault."""
     from pydantic_ai import exceptions as known
 
     text = _error_text(problem, hide)
@@ -339,15 +341,15 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
         case known.ModelContextWindowExceededError():
             return Fault("context", f"the request is too long for the model: {text}")
         case known.ModelAuthenticationError():
-            return Fault("refused", f"the provider refused the key: {text}; check the key and its permissions.")
+            return Fault("refused", f"the provider refused the API key: {text}; check the key and its permissions.")
         case known.ModelNotFoundError():
             return Fault(
-                "refused", f"the provider does not know the model {model!r}: {text}; correct model or base_url."
+                "refused", f"the provider does not know the model {model!r}: {text}; correct `model` or `base_url`."
             )
         case known.ModelRateLimitError():
             return Fault("limit", f"the provider's limit is reached: {text}", _seconds_to_wait(problem, text))
         case known.ModelQuotaExceededError():
-            return Fault("quota", f"the quota of the account is used up: {text}; check its plan and billing.")
+            return Fault("quota", f"the quota of the account is used up: {text}; check the account's plan.")
         case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
             return Fault("passing", f"the provider failed: {text}", problem.retry_after)
         case known.ModelConnectionError():
@@ -365,7 +367,7 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
 
 
 def _seconds_to_wait(problem: Any, text: str) -> float | None:
-    """Return the seconds until a limit ends according to the provider, or None."""
+    """Return the seconds until the provider's usage limit ends; None if the provider does not tell."""
     if problem.retry_after is not None:
         return float(problem.retry_after)
     now = time.time_ns() // 1000
@@ -374,7 +376,7 @@ def _seconds_to_wait(problem: Any, text: str) -> float | None:
 
 
 def _error_text(problem: Exception, hide: Callable[[str], str]) -> str:
-    """Return the provider's error message in one line, without the key."""
+    """Return the provider's error message in one line, without the API key."""
     body: Any = getattr(problem, "body", None)
     error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else error

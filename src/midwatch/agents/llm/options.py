@@ -13,7 +13,7 @@ from midwatch.wire.fields import Seconds
 def _check_model(model: str) -> str:
     provider, colon, name = model.partition(":")
     if not (provider.strip() and colon and name.strip()):
-        raise ValueError("write provider:model, such as anthropic:claude-sonnet-4-5 or openai:gpt-5")
+        raise ValueError("must be provider:model, such as anthropic:claude-sonnet-4-5 or openai:gpt-5")
     return model.strip()
 
 
@@ -47,5 +47,5 @@ class LlmOptions(ToolOptions):
     @model_validator(mode="after")
     def _check_system(self) -> LlmOptions:
         if self.system and self.system_file:
-            raise ValueError("set system or system_file, not both")
+            raise ValueError("set `system` or `system_file`, not both")
         return self

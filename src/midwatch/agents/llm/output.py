@@ -1,4 +1,4 @@
-"""Results with a required form: the schema for the model, and the check of an answer."""
+"""The form that a result must have: its JSON schema for the model, and the check of an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 
 
 class Output:
-    """The form of a result: a JSON schema of an object, or a pydantic model."""
+    """The form of a result. It is given as a JSON schema of an object, or as a pydantic model."""
 
     def __init__(self, agent: str, form: Mapping[str, Any] | type[BaseModel]) -> None:
         self._check: TypeAdapter[Any] | Validator
@@ -30,10 +30,10 @@ class Output:
             self._check = TypeAdapter(form)
             self.schema = self._check.json_schema()
         if self.schema.get("type", "object") != "object":
-            raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into a property.")
+            raise BadConfig(f"agents.{agent}.output: must be the schema of an object; put other values in a property.")
 
     def check(self, text: str) -> tuple[str | None, str | None]:
-        """Return the result as JSON and None, or None and the problem."""
+        """Check an answer. Return the result as JSON and None; if the form is wrong, None and the problem."""
         match = FENCED.search(text)
         try:
             value = json.loads(match[1] if match else text)
@@ -60,11 +60,11 @@ def _build_validator(agent: str, schema: Mapping[str, Any]) -> Validator:
     try:
         import jsonschema
     except ImportError:
-        raise BadConfig(f"agents.{agent}.output needs jsonschema: pip install 'midwatch[llm]'") from None
+        raise BadConfig(f"agents.{agent}.output needs jsonschema; install it: pip install 'midwatch[llm]'") from None
     cls = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         cls.check_schema(schema)
     except jsonschema.SchemaError as problem:
-        raise BadConfig(f"agents.{agent}.output: this is not a JSON schema: {problem.message[:200]}.") from None
+        raise BadConfig(f"agents.{agent}.output: the JSON schema is not valid: {problem.message[:200]}.") from None
     validator: Validator = cls(schema)
     return validator

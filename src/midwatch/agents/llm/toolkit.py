@@ -1,4 +1,4 @@
-"""The tools of an agent: its options, and the toolkit that is built from them."""
+"""The options that choose an agent's tools, and the toolkit that is built from these options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 def _check_tool(name: str) -> str:
     if name not in BUILT_IN and not DOTTED.fullmatch(name):
-        raise ValueError(f"write {', '.join(BUILT_IN)}, or a function as package.module:name")
+        raise ValueError(f"must be one of {', '.join(BUILT_IN)}, or a function such as package.module:name")
     return name
 
 
@@ -49,9 +49,9 @@ class ToolOptions(KindOptions):
 def build_toolkit(
     agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()
 ) -> Toolkit:
-    """Return the tools of an agent: built-in tools, functions, and tools of MCP servers.
+    """Return the tools of an agent: built-in tools, functions, handoff tools, and tools of MCP servers.
 
-    Raise BadConfig if two have the same name.
+    Raise BadConfig if two tools have the same name.
     """
     from midwatch.agents.llm.builtin import Commands, file_tools
 
@@ -83,7 +83,7 @@ def build_toolkit(
 
 
 class NamedFunctions:
-    """The functions of the option `tools`. They are imported in the first turn."""
+    """The functions that the option `tools` names. They are imported in the first turn."""
 
     def __init__(self, agent: str, names: Sequence[str]) -> None:
         self._agent = agent
@@ -92,13 +92,13 @@ class NamedFunctions:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Import the functions. Raise AgentError if that fails."""
+        """Import the functions and yield them as tools. Raise AgentError if a function cannot be imported."""
         if self._found is None:
             self._found = await asyncio.to_thread(lambda: [self._load(name) for name in self._names])
         names = [tool.name for tool in self._found]
         for name in names:
             if name in taken or names.count(name) > 1:
-                raise AgentError(f"agents.{self._agent}.tools: there are two tools {name!r}; rename one with @tool.")
+                raise AgentError(f"agents.{self._agent}.tools: two tools are named {name!r}; rename one of them.")
         yield self._found
 
     def _load(self, name: str) -> Tool:
@@ -109,5 +109,5 @@ class NamedFunctions:
         except BadConfig as problem:
             raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
         except Exception as problem:  # the import runs code of the user
-            why = f"{type(problem).__name__}: {problem}"
-            raise AgentError(f"agents.{self._agent}.tools: {name} cannot be loaded ({why}); correct it.") from problem
+            why = f"cannot be imported ({type(problem).__name__}: {problem}); correct the name or the code"
+            raise AgentError(f"agents.{self._agent}.tools: {name} {why}.") from problem

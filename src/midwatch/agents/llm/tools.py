@@ -1,6 +1,6 @@
-"""Tools for models: the class of a tool, functions as tools, and the tools of one turn.
+"""Tools for models: the class of a tool, functions that become tools, and the tools of one turn.
 
-`Toolbox.run` does not raise: an unknown tool, wrong arguments and every failure become a text for the model.
+`Toolbox.run` raises no errors. For an unknown tool, wrong arguments or another failure, the model gets a text.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ NO_RESULT = "done, without a result"
 
 
 running_call: ContextVar[tuple[str, Transcript] | None] = ContextVar("running_call", default=None)
-"""The running tool call: its key within the turn, which is the same in a later attempt, and the transcript."""
+"""The key of the running tool call and the transcript. The call has the same key in a later attempt."""
 
 
 class ToolError(Exception):
-    """An expected failure of a tool. The model gets the text."""
+    """An expected failure of a tool. The model gets the text of the error."""
 
 
 def check_allowed(answer: Answer) -> None:
-    """Raise ToolError unless the answer allows the call."""
+    """Raise ToolError unless the answer to the permission question allows the tool call."""
     if not answer.granted:
         why = f": {answer.why}" if answer.why else ""
-        raise ToolError(f"this was not allowed ({answer.status}){why}. Do not try it in another way; say so instead.")
+        raise ToolError(f"this was not allowed ({answer.status}){why}. Do not try another way; report it instead.")
 
 
 class ToolOutput(NamedTuple):
-    """The result of a call."""
+    """The result of a tool call."""
 
     text: str
     """The text for the model."""
     is_error: bool = False
     for_user: str | None = None
-    """The text for people, if it is different."""
+    """A message for people; None if there is none."""
     went_on: bool = False
     """Whether the work continues in the background."""
     diffs: tuple[Mapping[str, Any], ...] = ()
-    """The changed files, as in the event `tool_exec_end`."""
+    """The changes of files, in the form of the event `tool_exec_end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +74,22 @@ class Tool:
     name: str
     description: str
     schema: Mapping[str, Any]
-    """JSON schema of its arguments, an object."""
+    """JSON schema of the arguments. It describes an object."""
     call: Callable[[dict[str, Any], Turn], Awaitable[Any]]
     """The function that runs the tool. It checks the arguments, and raises ToolError for expected failures."""
     safe: bool = False
-    """Whether it may be run again if it is unknown whether it ran before an interruption."""
+    """Whether midwatch may run a call again after an interruption, if it does not know whether the call has run."""
     kind: QuestionKind = "other"
 
 
 class Source(Protocol):
-    """A source of more tools during a turn."""
+    """A source that adds tools for the time of a turn, such as MCP servers."""
 
     def open(self, turn: Turn, taken: frozenset[str]) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Yield its tools, with names that are not in `taken`. Its processes end with the block."""
+        """Yield the tools of this source. Their names must not be in `taken`.
+
+        Processes that the source starts end with the `async with` block.
+        """
         ...
 
 
@@ -97,11 +100,11 @@ class Toolbox:
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
 
     async def run(self, name: str, arguments: str | Mapping[str, Any] | None, turn: Turn) -> ToolOutput:
-        """Run a tool. Raises nothing but CancelledError."""
+        """Run a tool and return its output. A failure becomes an output, too; only CancelledError is raised."""
         tool = self.tools.get(name)
         if tool is None:
-            known = ", ".join(sorted(self.tools)) or "none"
-            return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {known}.", is_error=True)
+            tool_names = ", ".join(sorted(self.tools)) or "none"
+            return ToolOutput(f"there is no tool {_short(name, 100)!r}; the tools are: {tool_names}.", is_error=True)
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         try:
@@ -117,14 +120,14 @@ class Toolbox:
 
 
 class Toolkit:
-    """The tools of an agent. A call opens the tools for a turn: `async with kit(turn) as box`."""
+    """The tools of an agent. `async with kit(turn) as box` opens the tools for one turn."""
 
     def __init__(self, agent: str, tools: Iterable[Tool] = (), sources: Iterable[Source] = ()) -> None:
         self.tools, self.sources = tuple(tools), tuple(sources)
         names = [tool.name for tool in self.tools]
         for name in names:
             if names.count(name) > 1:
-                raise BadConfig(f"agents.{agent}.tools: there are two tools {name!r}; give one another name.")
+                raise BadConfig(f"agents.{agent}.tools: two tools are named {name!r}; rename one of them.")
 
     @asynccontextmanager
     async def __call__(self, turn: Turn) -> AsyncIterator[Toolbox]:
@@ -140,15 +143,15 @@ class Toolkit:
 
 
 class ToolSettings(TypedDict, total=False):
-    """How a function becomes a tool."""
+    """The settings with which a function becomes a tool."""
 
     name: str | None
     description: str | None
     safe: bool
-    """Whether the tool may be run again if it is unknown whether it ran before an interruption."""
+    """Whether midwatch may run a call again after an interruption, if it does not know whether the call has run."""
     kind: QuestionKind
     ask: bool
-    """Whether each call needs the permission of a rule of the agent or of a person."""
+    """Whether a rule of the agent or a person must allow each call."""
 
 
 @overload
@@ -158,10 +161,11 @@ def tool(function: None = None, /, **settings: Unpack[ToolSettings]) -> Callable
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool from a function: `@tool`, or `@tool(safe=True)`.
+    """Make a tool from a function. Use it as a decorator: `@tool`, or `@tool(safe=True)`.
 
-    The model reads the docstring of the function, and its arguments are checked by the annotations. A parameter
-    annotated `Turn` gets the turn. A plain function runs on a thread of its own, an async one on midwatch's event loop.
+    The model reads the docstring of the function. midwatch checks the model's arguments against the annotations. A
+    parameter with the annotation `Turn` gets the turn. A plain function runs on its own Python thread, an async
+    function on midwatch's event loop.
     """
     if function is None:
         return lambda decorated: make(decorated, **settings)
@@ -169,7 +173,7 @@ def tool(
 
 
 def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool:
-    """Make a tool from a function, or raise BadConfig if that is not possible."""
+    """Make a tool from a function. Raise BadConfig if the function cannot become a tool."""
     called = str(settings.get("name") or getattr(function, "__name__", type(function).__name__))
     if not NAME.fullmatch(called):
         raise BadConfig(f"a tool's name must have 1 to 64 letters, digits, - or _; rename {called[:100]!r}.")
@@ -179,7 +183,7 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
         schema = adapter.json_schema()
     except PydanticUserError as problem:
         first = str(problem).partition("\n")[0]
-        raise BadConfig(f"tool {called!r}: its arguments cannot be written as JSON ({first}); annotate them.") from None
+        raise BadConfig(f"tool {called!r}: no JSON schema for its parameters ({first}); change their types.") from None
     kind = settings.get("kind", "other")
 
     async def call(arguments: dict[str, Any], turn: Turn) -> Any:
@@ -201,15 +205,15 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
 
 
 def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:
-    """Return the parameters for the model, with their types, and the name of the parameter for the turn."""
+    """Return the parameters that the model fills, with their types, and the name of the parameter for the turn."""
     wrapped = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         hints = typing.get_type_hints(wrapped, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
     except Exception as problem:  # reading annotations runs code of the user
-        raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); annotate them.") from None
+        raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); correct the types.") from None
     if any(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
-        raise BadConfig(f"tool {called!r}: a model names its arguments; leave out * and / in the parameters.")
+        raise BadConfig(f"tool {called!r}: models pass arguments by name; remove `*args` and `/`.")
     turns = [parameter.name for parameter in parameters if hints.get(parameter.name) in (Turn, Turn | None)]
     by_model = [parameter for parameter in parameters if parameter.name not in turns[:1]]
     filled = [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in by_model]
@@ -217,7 +221,7 @@ def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signa
 
 
 def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
-    """Return a function with these parameters that returns its arguments. pydantic reads it as a schema."""
+    """Return a function with this signature that returns its arguments. pydantic makes the JSON schema from it."""
 
     def arguments(**values: Any) -> dict[str, Any]:
         return values
@@ -228,7 +232,7 @@ def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
 
 
 def _from_thread(turn: Turn) -> TurnProxy:
-    """Return the turn for a plain function, with methods that block."""
+    """Return the turn for a plain function on a Python thread. Its methods block."""
     loop = asyncio.get_running_loop()
     facts = {name: getattr(turn, name) for name in FACTS}
     return TurnProxy(
@@ -239,7 +243,7 @@ def _from_thread(turn: Turn) -> TurnProxy:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call a function on a new thread.
+    """Call a function on a new Python thread and return its result.
 
     A function that hangs does not block other work, nor the exit of the process. If the caller is cancelled, the
     function continues, and its result is ignored.
@@ -263,16 +267,16 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments as a dictionary."""
+    """Return the arguments of a tool call as a dictionary. Raise ToolError if they are not a JSON object."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else None
         except (ValueError, RecursionError) as problem:
-            raise ToolError(f"the arguments are not JSON ({problem}); write one JSON object.") from None
+            raise ToolError(f"the arguments are not valid JSON ({problem}); they must be one JSON object.") from None
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise ToolError("the arguments are not a JSON object; write one, with a field for each argument.")
+        raise ToolError("the arguments are not a JSON object; write an object with a field for each argument.")
     return dict(arguments)
 
 
@@ -304,7 +308,7 @@ def _json(value: Any) -> bytes:
 
 
 def clean(text: str, limit: int = LONGEST_RESULT) -> str:
-    """Return text that can be sent and stored, cut if it is too long for a model."""
+    """Return text that can be sent and stored. Cut the text after `limit` characters."""
     whole = len(text)
     if whole > limit:
         text = f"{text[:limit]}\n… cut: {whole - limit} of {whole} characters are left out …"
@@ -312,7 +316,7 @@ def clean(text: str, limit: int = LONGEST_RESULT) -> str:
 
 
 def _error_text(problem: BaseException) -> str:
-    """Return the text of an error for the model."""
+    """Return the text that the model gets for an error."""
     if isinstance(problem, ToolError | MidwatchError):
         return str(problem)
     return f"the tool failed with {type(problem).__name__}: {problem}"

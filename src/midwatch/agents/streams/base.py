@@ -14,16 +14,16 @@ from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
 Permissions = Literal["read", "edit", "all"]
-"""What an agent may do without asking: read, change files in its directory, or everything."""
+"""What an agent may do without asking: only read, also change files in its directory, or do everything."""
 
 
 def map_modes(option: str, *, read: str, edit: str, all: str) -> Mapping[Permissions, tuple[str, ...]]:
-    """Return the arguments for each permission of a program that has one option for all of them."""
+    """Return the command-line arguments for each permission, for a program that sets permissions with one option."""
     return {"read": (option, read), "edit": (option, edit), "all": (option, all)}
 
 
 class Parser:
-    """Base class of the parsers. One object reads the output of one turn. It uses only the lines and the time."""
+    """Base class of the parsers. Each turn has its own parser object, which turns output lines into steps."""
 
     def __init__(self) -> None:
         self.now = SystemClock().now
@@ -38,11 +38,11 @@ class Parser:
         yield from ()
 
     def end(self) -> Iterator[steps.Step]:
-        """Yield the steps that follow from the end of the output."""
+        """Yield the steps that are known only when the output has ended."""
         yield from ()
 
     def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
-        """Return the fault for the text of an error."""
+        """Classify an error by its text and its HTTP status, and return the fault."""
         return judge(text, now=self.now(), status=status, resets_at=resets_at)
 
     def fail(self, text: str, status: int | None = None, resets_at: int | None = None) -> steps.Failed:
@@ -59,7 +59,7 @@ class Parser:
         return steps.ToolStart(id=id, name=name, arguments=arguments, title=title)
 
     def find_tool(self, id: str) -> tuple[str, Any]:
-        """Return the name and the arguments of an open tool call."""
+        """Return the name and the arguments of the open tool call with this id."""
         return self._tools.get(id, ("a tool", None))
 
     def end_tool(
@@ -72,7 +72,7 @@ class Parser:
         denied: bool = False,
         seconds: float | None = None,
     ) -> Iterator[steps.Step]:
-        """Yield the steps for a tool call that has ended. Without `diffs` they are taken from its arguments."""
+        """Yield the steps for a tool call that has ended. Without `diffs`, the changes are read from its arguments."""
         name, arguments = self.find_tool(id)
         self._tools.pop(id, None)
         changes = () if failed else diffs or read_change(arguments)
@@ -83,7 +83,7 @@ class Parser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How to call one program, and the parser of its output. The prompt goes to its standard input.
+    """How to call one program, and the parser of its output. The program gets the prompt on standard input.
 
     In `start` and `resume`, `{options}` stands for the model, the permissions and the user's arguments.
     """
@@ -102,13 +102,13 @@ class Profile:
 
     @property
     def program(self) -> KnownProgram:
-        """The known program, with its instructions to install and to sign in."""
+        """The program, with the instructions how to install it and how to sign in."""
         return KNOWN[self.name]
 
     def arguments(
         self, thread: str | None, *, resumed: bool, model: str | None, allowed: Permissions | None, own: Sequence[str]
     ) -> tuple[str, ...]:
-        """Return the arguments after the program's name."""
+        """Return the command-line arguments that follow the program's name."""
         options = [part.replace("{model}", model) for part in self.model] if model else []
         options += self.permissions.get(allowed, ()) if allowed else ()
         arguments: list[str] = []

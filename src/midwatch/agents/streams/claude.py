@@ -12,7 +12,7 @@ from midwatch.base.clock import SECOND
 
 
 class ClaudeStream(Parser):
-    """Parses messages of the model and the tools in the form of the provider's API, and a result at the end."""
+    """Parses the messages of the model and of the tools, and the result at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class ClaudeStream(Parser):
                 yield from _report_denial(line)
             case "api_retry":
                 status, reason = get_count(line, "error_status"), get_text(line, "error")
-                known = reason if reason != "unknown" else ""
-                cause = f" ({known or status})" if known or status else ""
+                known_reason = reason if reason != "unknown" else ""
+                cause = f" ({known_reason or status})" if known_reason or status else ""
                 message = f"claude tries again{cause}, attempt {line.get('attempt')} of {line.get('max_retries')}"
                 pause = get_count(line, "retry_delay_ms")
                 fault = self.fault(reason, status=status, resets_at=self._resets_at)
@@ -71,13 +71,13 @@ class ClaudeStream(Parser):
                 self._answering |= get_dict(event, "usage")
                 self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
-                seen = self._answering
-                model, reason = get_text(seen, "model") or None, get_text(seen, "reason") or None
-                tokens = {"input_tokens": _count_input(seen), "output_tokens": get_count(seen, "output_tokens")}
+                reply = self._answering
+                model, reason = get_text(reply, "model") or None, get_text(reply, "reason") or None
+                tokens = {"input_tokens": _count_input(reply), "output_tokens": get_count(reply, "output_tokens")}
                 yield steps.Reply(model=model, finish_reason=reason, **tokens)
 
     def _synthetic(self, line: Line) -> bool:
-        """Return whether the program wrote the message itself to report an error. The result reports the error, too."""
+        """Return whether the program itself wrote the message to report an error. Its result reports the same error."""
         return bool(line.get("is_api_error_message")) or get_dict(line, "message").get("model") == "<synthetic>"
 
     def _assistant(self, line: Line) -> Iterator[steps.Step]:
@@ -105,13 +105,13 @@ class ClaudeStream(Parser):
                 yield self.plan(list(self._tasks.values()))
 
     def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
-        """Update the to-do list after a tool call, and return whether it changed."""
+        """Update the to-do list after a tool call, and return whether the list changed."""
         if name == "TaskCreate":
             number = get_text(result, "task", "id") or str(len(self._tasks) + 1)
             self._tasks[number] = {"content": get_text(arguments, "subject"), "status": "pending"}
-        elif name == "TaskUpdate" and (known := self._tasks.get(get_text(arguments, "taskId"))):
-            known["status"] = arguments.get("status") or known["status"]
-            if known["status"] == "deleted":
+        elif name == "TaskUpdate" and (task := self._tasks.get(get_text(arguments, "taskId"))):
+            task["status"] = arguments.get("status") or task["status"]
+            if task["status"] == "deleted":
                 del self._tasks[get_text(arguments, "taskId")]
         else:
             return False
@@ -135,20 +135,23 @@ class ClaudeStream(Parser):
 
 
 def _report_denial(denial: Line) -> Iterator[steps.Step]:
-    """Yield the step for a denied tool, unless the tool only asks a person."""
+    """Yield the step for a denied tool call, unless the tool only asks the user a question."""
     name = get_text(denial, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
 
 def _count_input(usage: Line) -> int | None:
-    """Return all input tokens, cached or not."""
+    """Return the number of input tokens, with those from the cache."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
     return add_counts(usage.get("input_tokens"), *cached)
 
 
 def _read_cost(line: Line) -> float | None:
-    """Return the cost of this turn. The plain total includes earlier turns of the conversation."""
+    """Return the cost of this turn.
+
+    The total cost that the program reports also includes earlier turns of the conversation, so it is not used.
+    """
     models = line.get("model_usage_since_last_result")
     if isinstance(models, Mapping) and models:
         costs = [usage.get("costUSD") for usage in models.values() if isinstance(usage, Mapping)]

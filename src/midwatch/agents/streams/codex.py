@@ -16,7 +16,7 @@ TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "col
 
 
 class CodexStream(Parser):
-    """Parses items that begin, change and end, and the result of the turn."""
+    """Parses items, each of which begins, changes and ends, and the result of the turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class CodexStream(Parser):
                 yield steps.Done()
 
     def read_error(self, line: str) -> Iterator[steps.Step]:
-        """Yield denied tool calls, some of which are only in the log of the program."""
+        """Yield a step for a denied tool call. The program reports some of them only on standard error."""
         if match := LOGGED_REFUSAL.search(line):
             yield steps.Denied("file_change" if "patch" in match[0] else "shell")
 
@@ -76,7 +76,7 @@ class CodexStream(Parser):
 
 
 def _describe_tool(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
-    """Return name, arguments and files of a tool call."""
+    """Return the name, the arguments and the files of a tool call."""
     if kind == "command_execution":
         return "shell", {"command": unwrap_command(get_text(item, "command"))}, ()
     if kind == "file_change":

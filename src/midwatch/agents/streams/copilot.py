@@ -10,7 +10,7 @@ from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get
 
 
 class CopilotStream(Parser):
-    """Parses events of a session, and a result with the id of the session."""
+    """Parses the events of a session, and the result, which contains the id of the session."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         data = get_dict(line, "data")

@@ -1,4 +1,4 @@
-"""Classifies an agent's error by its status or its words: wait for the provider, sign in, retry, or fail."""
+"""Classifies an agent's error by its HTTP status or its text, and makes the error of the turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FaultKind = Literal["limit", "auth", "passing", "thread", "options", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One error. `resets_at` is in microseconds and known only for a limit."""
+    """One classified error. `resets_at` is the time when a usage limit ends, in microseconds, if it is known."""
 
     kind: FaultKind
     text: str
@@ -25,7 +25,7 @@ class Fault:
 
 
 class NotSignedIn(AgentError):
-    """The provider refuses the key of the agent, or the agent is not signed in."""
+    """Raised when the provider refuses the API key of the agent, or the agent is not signed in."""
 
 
 PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
@@ -53,12 +53,12 @@ PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
         "timeout", "fetch failed", "stream disconnected", "error sending request", "socket hang up",
     ),
 }  # fmt: skip
-"""Words of each kind of error. They are searched in this order, and only in error messages of a program."""
+"""Patterns of each kind of error. They are searched in this order in error messages; the first match counts."""
 WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTERNS.items()}
 
 
 def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
-    """Return the fault for an error. `status` is the HTTP status of the provider, if it is known."""
+    """Classify an error and return the fault. `status` is the HTTP status of the provider, if it is known."""
     kind = _judge_status(status) or _judge_words(text)
     if kind != "limit":
         return Fault(kind, text)
@@ -78,7 +78,7 @@ def _judge_words(text: str) -> FaultKind:
 
 
 def make_error(fault: Fault, agent: str, sign_in: str) -> AgentError:
-    """Return the error of the turn for a fault. `sign_in` is the instruction to sign in."""
+    """Convert a fault to the error of the turn. `sign_in` tells people how to sign in."""
     match fault.kind:
         case "limit":
             return UsageLimit(f"{agent}: {fault.text}", resets_at=fault.resets_at)
@@ -106,7 +106,7 @@ JUST_PAST = timedelta(minutes=10)
 
 
 def find_reset_time(text: str, now: int) -> int | None:
-    """Return the time in a text at which a limit ends, in microseconds, or None."""
+    """Return the time when a usage limit ends, in microseconds; None if the text does not contain it."""
     if match := EPOCH.search(text):
         return int(match[1]) * SECOND
     if match := ISO.search(text):
@@ -139,7 +139,10 @@ def _clock_time(match: re.Match[str], now: datetime) -> int | None:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """Return the time zone: UTC for an unknown name; None, the zone of this machine, without a name."""
+    """Return the time zone with this name, or UTC if the name is unknown.
+
+    Without a name, return None, which means the time zone of this machine.
+    """
     if not name:
         return None
     try:

@@ -12,7 +12,7 @@ REFUSALS = ("policy_violation", "permission_denied")
 
 
 class GeminiStream(Parser):
-    """Parses pieces of text, tool calls, and a result with the usage."""
+    """Parses pieces of text, tool calls, and the result, which contains the usage."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reads JSON lines from a child, with a limit for the length of a line and for the lines that wait in memory."""
+"""Reads JSON lines from a child process. The length of a line and the memory for waiting lines are limited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # JSON escapes of su
 
 
 def repair(value: Any) -> Any:
-    """Return a value whose texts any database can store: surrogates and NULs are replaced."""
+    """Return a JSON value whose texts every database can store. Single surrogates and NULs are replaced."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
     if isinstance(value, list):
@@ -27,10 +27,10 @@ def repair(value: Any) -> Any:
 
 
 class Lines(Pipe):
-    """Reads JSON objects, one in each line. Other lines are skipped and counted.
+    """Reads JSON objects, one in each line. Lines that are not JSON objects are skipped and counted.
 
     `on_data` is called when data arrives. With `strict`, reading stops at a line that is too long. With `noise_limit`,
-    reading stops after so many lines that are not objects.
+    reading stops after this number of lines that are not objects.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Lines(Pipe):
 
     def data_received(self, data: bytes) -> None:
         self._on_data()
-        *ended, rest = data.split(b"\n")
+        *ended, unfinished = data.split(b"\n")
         for piece in ended:
             self._add(piece)
             self._end_line()
-        self._add(rest)
+        self._add(unfinished)
         if self._strict and self.too_long:
             self.finish()
         if self._size > WAITING_LIMIT and not self._paused and not self._hurried:
@@ -83,30 +83,33 @@ class Lines(Pipe):
         self.finish()
 
     def finish(self) -> None:
-        """Stop reading."""
+        """Stop reading. `next` still returns the lines that have arrived."""
         if not self._over:
             self._end_line()
             self._over = True
             self._news.set()
 
     def hurry(self) -> None:
-        """Read the rest of the pipe without a limit, because the child has ended."""
+        """Read the remaining output without pauses and without a memory limit, because the child has ended."""
         self._hurried = True
         self._resume()
 
     async def drain(self) -> None:
-        """Read the rest after the child has exited, even if a process that it left behind holds the pipe open."""
+        """Read the remaining output after the child has exited.
+
+        The wait is limited, because a process that the child started may keep the pipe open.
+        """
         self.hurry()
         await wait_within(DRAIN, self.closed)
         self.finish()
 
     def wake(self) -> None:
-        """Make `next` return with TimeoutError."""
+        """Make the running call of `next` raise TimeoutError."""
         self._woken = True
         self._news.set()
 
     async def next(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """Return the next object; None at the end. Raise TimeoutError after `seconds`, or after `wake`."""
+        """Return the next object; None at the end of the output. Raise TimeoutError after `seconds` or `wake`."""
         while True:
             while self._waiting:
                 line = self._waiting.popleft()

@@ -13,7 +13,7 @@ LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error=
 
 
 class OpencodeStream(Parser):
-    """Parses complete parts of messages. There is no result: the last step shows whether the turn is complete."""
+    """Parses parts of messages. The program prints no result; the last part shows whether the turn is complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class OpencodeStream(Parser):
                 yield self.fail(message, get_count(data, "statusCode"))
 
     def read_error(self, line: str) -> Iterator[steps.Step]:
-        """Yield failed model calls, which are only in the log of the program."""
+        """Yield a step for each failed model call. The program reports them only on standard error."""
         if match := LOGGED_ERROR.search(line):
             reason = match["why"]
             yield steps.Retry(message=f"opencode tries again: {reason}", fault=self.fault(reason))

@@ -1,4 +1,4 @@
-"""Qwen Code: its output is much like that of Claude Code."""
+"""Qwen Code: its output is similar to the output of Claude Code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ERROR_PREFIX = "[API Error:"
 
 
 class QwenStream(ClaudeStream):
-    """Parses messages with their own usage. The usage in the result is that of the whole conversation."""
+    """Parses messages, each of which reports its usage. The usage in the result is for the whole conversation."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         for step in super().read(line):

@@ -1,4 +1,4 @@
-"""Reads values, tools, plans and file changes from the JSON of an agent, which may have any form."""
+"""Reads values, tools, plans and file changes from an agent's JSON data. The data may have any form."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KIND_WORDS = {
     "delete": ("delete", "remove"),
     "move": ("move", "rename"),
 }
-"""Parts of a tool's name that show its kind. The first match counts."""
+"""Parts of a tool's name that show the kind of the tool. The first match counts."""
 PLACES = ("file_path", "filePath", "path", "absolute_path", "notebook_path", "filename")
 TITLES = ("command", "cmd", *PLACES, "pattern", "query", "url", "prompt", "description", "subject")
 
 
 def guess_kind(name: str) -> str:
-    """Return the kind of a tool, judged by its name."""
+    """Guess the kind of a tool from its name."""
     lower = name.lower()
     if "web" in lower:
         return "fetch"
@@ -34,7 +34,7 @@ def guess_kind(name: str) -> str:
 
 
 def unwrap_command(command: str) -> str:
-    """Return a command without the call of a shell around it."""
+    """Return the command inside a call such as `bash -c COMMAND`. Other commands are returned unchanged."""
     try:
         parts = shlex.split(command)
     except ValueError:
@@ -44,14 +44,14 @@ def unwrap_command(command: str) -> str:
 
 
 def make_title(name: str, arguments: Any) -> str:
-    """Return a title for a tool call, in one line."""
+    """Return a title of one line for a tool call."""
     text = next((text for key in TITLES if (text := get_text(arguments, key).strip())), "")
     title = f"{name}: {text.splitlines()[0]}" if text else name
     return title if len(title) <= TITLE_LIMIT else title[: TITLE_LIMIT - 1] + "…"
 
 
 def find_paths(arguments: Any) -> tuple[str, ...]:
-    """Return the files that the arguments of a tool call name."""
+    """Return the paths of files in the arguments of a tool call."""
     return tuple(dict.fromkeys(path for key in PLACES if isinstance(path := get(arguments, key), str)))
 
 
@@ -59,7 +59,7 @@ STATES = {"in_progress": "in_progress", "inprogress": "in_progress", "completed"
 
 
 def read_plan(todos: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the plan in an agent's to-do list."""
+    """Convert an agent's to-do list to the entries of a plan."""
     entries = []
     for todo in get_dicts(todos):
         if text := _first(todo, "content", "text", "description", "subject", "title"):
@@ -73,7 +73,7 @@ def _first(data: Any, *names: str) -> str | None:
 
 
 def read_patch(path: str, text: str) -> dict[str, Any]:
-    """Return the change for a patch that the agent wrote: cut if it is long, with the numbers of lines."""
+    """Return a patch that the agent wrote in the form of `patch.patch`. A long patch is cut."""
     lines = text.splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
@@ -82,7 +82,7 @@ def read_patch(path: str, text: str) -> dict[str, Any]:
 
 
 def read_change(arguments: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the change that the arguments of a writing tool describe."""
+    """Return the change of a file that a tool call makes, read from its arguments; empty if there is none."""
     paths = find_paths(arguments)
     new = _first(arguments, "content", "file_text", "new_string", "newString", "new_str", "after")
     if not paths or new is None:
@@ -91,49 +91,49 @@ def read_change(arguments: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def join_text(content: Any) -> str:
-    """Return the text of a message's content, which is a text or a list of parts."""
+    """Return the content of a message as one text. The content is a text or a list of parts."""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in get_dicts(content) if isinstance(part.get("text"), str))
 
 
 def get(data: Any, *path: str) -> Any:
-    """Return the value at a path of names, or None if there is none."""
+    """Return the value at a path in nested data, or None. `path` names the fields, the outermost first."""
     for name in path:
         data = data.get(name) if isinstance(data, Mapping) else None
     return data
 
 
 def get_text(data: Any, *path: str) -> str:
-    """Return the text at a path, or an empty one."""
+    """Return the text at a path in nested data; an empty text if there is none."""
     value = get(data, *path)
     return value if isinstance(value, str) else ""
 
 
 def get_count(data: Any, *path: str) -> int | None:
-    """Return the count at a path, or None."""
+    """Return the whole number at a path in nested data; None if there is none or it is negative."""
     value = get(data, *path)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def read_tokens(usage: Any) -> dict[str, Any]:
-    """Return the counts of input and output tokens in a usage; None for a count that it does not have."""
+    """Return the numbers of input and output tokens in `usage`. A number that is missing is None."""
     return {name: get_count(usage, name) for name in ("input_tokens", "output_tokens")}
 
 
 def add_counts(*values: Any) -> int | None:
-    """Return the sum of the values that are counts, or None without any."""
-    known = [count for count in map(get_count, values) if count is not None]
-    return sum(known) if known else None
+    """Return the sum of the values that are whole numbers; None if there are none."""
+    counts = [count for count in map(get_count, values) if count is not None]
+    return sum(counts) if counts else None
 
 
 def get_dict(data: Any, *path: str) -> Mapping[str, Any]:
-    """Return the mapping at a path, or an empty one."""
+    """Return the mapping at a path in nested data; an empty mapping if there is none."""
     value = get(data, *path)
     return value if isinstance(value, Mapping) else {}
 
 
 def get_dicts(data: Any, *path: str) -> list[Mapping[str, Any]]:
-    """Return the mappings in the list at a path."""
+    """Return the mappings in the list at a path in nested data; an empty list if there is none."""
     value = get(data, *path)
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -26,7 +26,10 @@ NO_RESULT = "the program reported no result for this call"
 
 
 class StepEvents:
-    """The events of one turn. A text becomes a message when another step follows it; the last text is the answer."""
+    """Emits the events of one turn. A text becomes a message when another text or a tool call follows it.
+
+    The last text is the answer of the turn.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.model: str | None = None
@@ -56,7 +59,7 @@ class StepEvents:
         return self._ready[1] if self._ready else self._text.full_text() if self._text else ""
 
     async def emit(self, step: steps.Step) -> None:
-        """Emit one step."""
+        """Emit the event for one step, or store the data of the step."""
         match step:
             case steps.TextPiece() | steps.Text():
                 await self._add_text(step)
@@ -87,24 +90,27 @@ class StepEvents:
             self.retry = None
 
     async def complain(self, stage: str, message: str) -> None:
-        """Report an error that does not end the turn."""
+        """Emit an error that does not end the turn."""
         await self._turn.emit(events.LoopError(stage=stage, message=cut(message, NOTE_LIMIT)))
 
     def due(self) -> float | None:
-        """Return the seconds until new text must be shown; None without new text."""
+        """Return the seconds until new text must be shown; None if there is no new text."""
         if not any(live is not None and live.has_news for live in (self._text, self._thought)):
             return None
         return max(0.0, self._shown_at + PAUSE - time.monotonic())
 
     async def show(self) -> None:
-        """Show the text that has arrived."""
+        """Emit live events for the text that has arrived since the last call."""
         self._shown_at = time.monotonic()
         for live in (self._text, self._thought):
             if live is not None and (delta := live.take_delta()):
                 await self._turn.emit(delta)
 
     async def end(self) -> None:
-        """End open texts and tool calls at the end of the output. Without a result, the last text becomes a message."""
+        """Emit the events that end open texts and tool calls, because the output has ended.
+
+        If the last text is not the answer, emit it as a message.
+        """
         await self._end_thought()
         await self._end_text()
         for id in list(self._tools):
@@ -150,7 +156,7 @@ class StepEvents:
             self._text = None
 
     async def _emit_message(self) -> None:
-        """Emit a text that was not the last one as a message."""
+        """Emit the finished text as a message, because it is not the answer of the turn."""
         if self._ready is not None:
             (id, text), self._ready = self._ready, None
             await self._turn.emit(events.MessageUpdate(message_id=id, role="agent", message=text))
@@ -203,15 +209,15 @@ class StepEvents:
         self.replies += 1
         self.model = step.model or self.model
         figures = {"input_tokens": step.input_tokens, "output_tokens": step.output_tokens}
-        known = {name: value for name, value in figures.items() if value is not None}
+        reported = {name: value for name, value in figures.items() if value is not None}
         self.answered.append(steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens))
         await self._turn.emit(
-            events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
+            events.LlmResponse(model=self.model, usage=reported or None, finish_reason=step.finish_reason)
         )
 
 
 def shorten(value: Any, depth: int = 0) -> Any:
-    """Return the arguments of a tool without long texts and deep levels."""
+    """Return a tool's arguments with long texts cut and deeply nested values replaced by `…`."""
     if isinstance(value, str):
         return cut(value, ARGUMENT_LIMIT)
     if not isinstance(value, Mapping | list):

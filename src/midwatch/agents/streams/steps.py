@@ -1,4 +1,4 @@
-"""Steps: the reports in the output of an agent program, in the same form for every program."""
+"""Steps: what an agent program reports in its output. A step has the same form for every program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from midwatch.agents.streams.faults import Fault
 
 
 class Thread(NamedTuple):
-    """The id of the conversation in the program."""
+    """The id under which the program stores the conversation."""
 
     id: str
 
@@ -21,13 +21,13 @@ class Model(NamedTuple):
 
 
 class TextPiece(NamedTuple):
-    """A piece of the text that is being written."""
+    """A piece of the text that the model is writing."""
 
     text: str
 
 
 class Text(NamedTuple):
-    """A whole text, which replaces its pieces."""
+    """A complete text. It replaces the pieces of this text that came before."""
 
     text: str
 
@@ -43,13 +43,13 @@ class ThoughtPiece(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """A whole thought."""
+    """A complete thought. It replaces the pieces of this thought that came before."""
 
     text: str
 
 
 class Plan(NamedTuple):
-    """The current plan."""
+    """The agent's current plan. It replaces the plan before."""
 
     entries: tuple[Mapping[str, Any], ...]
 
@@ -65,7 +65,7 @@ class ToolStart(NamedTuple):
 
 
 class ToolEnd(NamedTuple):
-    """A tool call has ended. `seconds` is set only if the program reports it."""
+    """A tool call has ended. `seconds` is its duration, if the program reports it."""
 
     id: str
     result: str = ""
@@ -75,7 +75,7 @@ class ToolEnd(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A model has answered."""
+    """The model has answered one request."""
 
     model: str | None = None
     input_tokens: int | None = None
@@ -84,7 +84,10 @@ class Reply(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The usage of this turn, or with `of_thread` of the whole conversation. Several steps are added."""
+    """A usage of this turn; with `of_thread`, the usage of the whole conversation so far.
+
+    A turn may have several such steps. Their usages are added, except with `of_thread`: there the last one counts.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -99,7 +102,7 @@ class Denied(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The program retries by itself. `seconds` is its wait, if the program reports it."""
+    """The program retries a model call by itself. `seconds` is its pause before, if the program reports it."""
 
     message: str
     fault: Fault
@@ -107,7 +110,7 @@ class Retry(NamedTuple):
 
 
 class Note(NamedTuple):
-    """An error that does not end the work."""
+    """An error that does not end the turn."""
 
     message: str
 
@@ -119,7 +122,7 @@ class Failed(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The turn is over. Without a text, the last text is the answer."""
+    """The turn has succeeded. `text` is the answer; if it is None, the last text of the turn is the answer."""
 
     text: str | None = None
 

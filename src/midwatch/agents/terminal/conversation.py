@@ -1,4 +1,4 @@
-"""A conversation with a terminal agent: many turns with one program, which stays open between them."""
+"""A conversation with a terminal agent. One program works on many turns and stays open between turns."""
 
 from __future__ import annotations
 
@@ -76,15 +76,19 @@ class TerminalConversation:
 
     async def start(self, turn: ProgramOwner) -> None:
         """Start the program if it does not run."""
-        if left := self._exits.pop(self._session.key, None):
-            await turn.emit(left)
+        if exit_event := self._exits.pop(self._session.key, None):
+            await turn.emit(exit_event)
         if self._live is None or not self._live.running:
             await self._open(turn)
         else:
             await turn.own_group(self._live.child.pgid)
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Press the agent's own key, then send SIGINT; or send the signal that ends the program."""
+        """Interrupt the agent.
+
+        With `stop`, press the agent's own interrupt key, and send SIGINT if that has no effect. With other modes, send
+        a signal to the program.
+        """
         live = self._live
         if self._turn is None:
             return
@@ -101,7 +105,7 @@ class TerminalConversation:
             live.child.signal_foreground()
 
     async def close(self) -> None:
-        """Let the agent quit if it waits for a prompt, and end it in any case."""
+        """Press the quit keys if the agent waits for a prompt. Then end all processes of the program."""
         self._closed = True
         live = self._live
         if live is None:
@@ -118,19 +122,19 @@ class TerminalConversation:
     # -- access for people at any time ---------------------------------------------------------------------------
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
-        """See the port."""
+        """Return the current screen of the terminal. Raise Conflict if no program runs."""
         return self._running().screenshot(styled=styled)
 
     def send_keys(self, data: bytes) -> None:
-        """See the port."""
+        """Type keys into the terminal for a person. Raise Conflict if no program runs."""
         self._running().press(data)
 
     def resize(self, columns: int, rows: int) -> None:
-        """See the port."""
+        """Change the size of the terminal. Raise Conflict if no program runs."""
         self._running().resize(columns, rows)
 
     def listen(self, listener: Callable[[str], None] | None) -> None:
-        """See the port."""
+        """Call `listener` with the text of the screen after each change. None ends this."""
         self._listener = listener
         if self._live is not None:
             self._live.listen(listener)
@@ -139,7 +143,7 @@ class TerminalConversation:
 
     def _running(self) -> Live:
         if self._live is None or not self._live.running:
-            raise Conflict(f"session {self._session.key} has no open terminal; send it a message to open one.")
+            raise Conflict(f"session {self._session.key} has no open terminal; to open it, send the session a message.")
         return self._live
 
     async def _open(self, turn: ProgramOwner) -> None:
@@ -147,7 +151,7 @@ class TerminalConversation:
         self._forget()
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
-            raise AgentError("it was interrupted before its thread id was known; check what it did, then retry it")
+            raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
         if thread is None or not profile.resume_argv:
             argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
         else:
@@ -169,9 +173,9 @@ class TerminalConversation:
             self._live = None
 
     async def _watch(self, live: Live) -> None:
-        """Store the exit of a program between turns, so that the next turn can report it.
+        """If the program exits between turns, store the exit, so that the next turn can report it.
 
-        The exit is stored as soon as the program has ended, before its remaining processes have ended.
+        The exit is stored as soon as the program has exited. Child processes of the program may still run.
         """
         code = await live.wait_for_exit()
         if self._turn is None and not self._closed:
@@ -181,7 +185,7 @@ class TerminalConversation:
             self._listener(live.screen.text())  # so the listener learns that the program has ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
-        """Return the error of a program that ended during a turn, and report its last screen and exit code."""
+        """Emit the last screen and the exit code of a program that ended during a turn. Return the turn's error."""
         code = await live.wait_for_end()
         screen = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=screen))
@@ -220,7 +224,10 @@ class TerminalConversation:
             live.record(False)
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
-        """Return when the agent waits for a prompt. Meanwhile ask people the questions on the screen."""
+        """Wait until the agent waits for a prompt. If a question appears on the screen, ask people.
+
+        Raise AgentError if the program exits, the turn is interrupted, or the program is not ready in `seconds`.
+        """
         live = self._live
         assert live is not None
 
@@ -242,19 +249,19 @@ class TerminalConversation:
                 return
             if reading.state != "asking":
                 shown = last_lines(live.screen.text())
-                raise AgentError(f"the program was not ready for a prompt in {seconds:g} s: {shown}")
+                raise AgentError(f"the program was not ready for a prompt in {seconds:g} s; its screen: {shown}")
             question = await self._read_question(live)
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
-                raise AgentError(f"the program does not accept the answer to its question: {question.text}")
+                raise AgentError(f"the program asks the same question again and again: {question.text}")
             await self._ask(turn, live, question)
 
     def _check_known(self, live: Live, reading: Reading) -> None:
-        """Refuse to type into an unknown screen. It may be a question that Enter would answer."""
+        """Raise AgentError if the screen is unknown. It may show a question, which the key Enter would answer."""
         profile = live.profile
         if reading.evidence == "silence" and profile.ready and not profile.find(profile.ready, live.watch.shown):
             shown = last_lines(live.watch.shown)
-            raise AgentError(f"the program waits with an unknown screen; answer it at its terminal: {shown}")
+            raise AgentError(f"the program waits, and midwatch does not know its screen; look at its terminal: {shown}")
 
     @property
     def _is_abandoned(self) -> bool:
@@ -262,11 +269,11 @@ class TerminalConversation:
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Wait until a person answers the question on the screen, in the inbox or at the terminal."""
+        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
         asking = asyncio.create_task(turn.ask(dialog.question()))
-        gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
-            await asyncio.wait({asking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 return
             answer = asking.result()
@@ -274,13 +281,13 @@ class TerminalConversation:
             if keys is not None:
                 live.type(keys)
             elif not answer.granted:
-                raise AgentError(f"a question of the program was not answered: {dialog.text}")
-            await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
+                raise AgentError(f"this question of the program was not answered: {dialog.text}")
+            await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
         finally:
-            await cancel(asking, gone)
+            await cancel(asking, closing)
 
     async def _read_question(self, live: Live) -> Dialog:
-        """Return the question on the screen. A program may report that it asks before it shows the question."""
+        """Return the question on the screen. Wait shortly for it, because some programs show it late."""
 
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
@@ -293,7 +300,7 @@ class TerminalConversation:
         return read_dialog(live.profile, live.watch.shown)
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
-        """Store the id with which the agent can resume this conversation."""
+        """Store the thread id with which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
             self._thread = await asyncio.to_thread(_find_open_file, live.child.pgid, pattern)
@@ -301,13 +308,13 @@ class TerminalConversation:
             await turn.keep_thread(self._thread)
 
     async def _show_reply(self, turn: Turn, live: Live, read_reply: Callable[[], str]) -> None:
-        """Show the reply while it is read_reply, until this is cancelled."""
-        shown, seen = "", 0
+        """Emit live events with the reply while it appears on the screen, until this is cancelled."""
+        shown, version = "", 0
         loop = asyncio.get_running_loop()
         while True:
-            if live.screen.version == seen:
+            if live.screen.version == version:
                 await live.news.wait()
-            began, seen = loop.time(), live.screen.version
+            began, version = loop.time(), live.screen.version
             if live.watch.has_reacted:
                 text = read_reply()
                 if text != shown:
@@ -318,7 +325,7 @@ class TerminalConversation:
 
 
 def _count_common(first: str, second: str) -> int:
-    """Return the number of equal characters at the beginning."""
+    """Return how many characters at the beginning are equal in both texts."""
     if second.startswith(first):
         return len(first)
     low, high = 0, min(len(first), len(second))
@@ -329,7 +336,7 @@ def _count_common(first: str, second: str) -> int:
 
 
 def _find_open_file(pgid: int, pattern: str) -> str | None:
-    """Return the match of `pattern` in the names of the files that a process group has open, or None."""
+    """Search the names of the files that a process group has open. Return the first group of the match, or None."""
     for pid in members(pgid):
         with suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -21,14 +21,14 @@ BY_HAND = (Choice("answered in the terminal", "allow_once"), Choice("stop", "rej
 
 
 class Option(NamedTuple):
-    """A choice and its keys."""
+    """A choice and the keys that select it."""
 
     choice: Choice
     keys: str
 
 
 class Dialog(NamedTuple):
-    """A question on the screen. Without options only a person at the terminal can answer it."""
+    """A question on the screen. If `options` is empty, only a person at the terminal can answer the question."""
 
     text: str
     options: tuple[Option, ...]
@@ -39,7 +39,7 @@ class Dialog(NamedTuple):
         return Question(text=self.text, choices=choices, kind="execute" if RUNS.search(self.text) else "other")
 
     def keys(self, answer: Answer) -> str | None:
-        """Return the keys for an answer, or None if no option fits."""
+        """Return the keys that give this answer, or None if no option fits."""
         for option in self.options:
             if option.choice.name == answer.choice:
                 return option.keys
@@ -47,7 +47,7 @@ class Dialog(NamedTuple):
 
 
 def read_dialog(profile: Profile, shown: str) -> Dialog:
-    """Return the question in the last rows of a screen."""
+    """Return the question in `shown`, the last rows of a screen."""
     raw = shown.split("\n")
     lines = [line.strip(FRAME) for line in raw]
     if profile.answers:
@@ -62,7 +62,7 @@ def read_dialog(profile: Profile, shown: str) -> Dialog:
 
 
 def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Return the first line of the last list of choices, and the key and the text of each choice."""
+    """Read the last numbered list of choices. Return the number of its first line, and each choice as keys and text."""
     choices: list[tuple[str, str]] = []
     first = len(lines)
     for at, line in enumerate(lines):
@@ -73,12 +73,15 @@ def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[s
             first, choices = at, []
         if match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
-    keyed = [(profile.choice_keys.replace("{key}", key), words) for key, words in choices]
+    keyed = [(profile.choice_keys.replace("{key}", key), text) for key, text in choices]
     return (first, keyed) if len(keyed) > 1 else (len(lines), [])
 
 
 def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Return the same for a menu with arrows and Enter. Its choices are the lines with the indent of the pointer."""
+    """Read the last menu with a pointer, which arrow keys and Enter control. Return the same as `_read_choices`.
+
+    The choices are the lines that have the same indent as the line with the pointer.
+    """
     rows = [line.translate(UNFRAMED).rstrip() for line in lines]
     places = [(at, match) for at, row in enumerate(rows) if (match := re.match(profile.pointer, row))]
     if not profile.pointer or not places:
@@ -96,17 +99,20 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     while is_choice(end):
         end += 1
     moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
-    words = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
-    return (first, list(zip(moves, words, strict=True))) if len(words) > 1 else (len(lines), [])
+    texts = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
+    return (first, list(zip(moves, texts, strict=True))) if len(texts) > 1 else (len(lines), [])
 
 
 def _read_text_above(raw: list[str], end: int) -> str:
-    """Return the lines of the question: the lines below the last horizontal rule, or the last few lines."""
+    """Return the text of the question above line `end`.
+
+    It begins below the last horizontal line on the screen, and has at most `MOST_LINES` lines.
+    """
     first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
     return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 
 
-def _judge_kind(words: str) -> ChoiceKind:
-    if NO.match(words):
+def _judge_kind(text: str) -> ChoiceKind:
+    if NO.match(text):
         return "reject_once"
-    return "allow_always" if ALWAYS.search(words) else "allow_once"
+    return "allow_always" if ALWAYS.search(text) else "allow_once"

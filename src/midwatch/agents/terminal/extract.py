@@ -1,4 +1,7 @@
-"""Finds the reply to a prompt in the text of a terminal: between the last echo of the prompt and the input box."""
+"""Finds the reply to a prompt in the text of a terminal.
+
+The reply is between the last echo of the prompt (the prompt as the program shows it) and the input box.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ RECOGNISED = 12  # characters by which the echo of a prompt is recognised
 
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:
-    """Return the reply in the text since the prompt was sent. The text may begin a little earlier."""
+    """Return the reply in `text`, the text of the terminal from about the moment when the prompt was sent."""
     lines = text.split("\n")
     if profile.edge:
         lines = [re.sub(profile.edge, "", line) for line in lines]
@@ -38,13 +41,13 @@ def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
         return lines[start + 1 :]
     if (whole := _count_hidden_echo(lines[start:end], prompt)) is not None:
         return lines[start + whole :]
-    left = remove_user_input(head, prompt, "custom")
-    kept = left.split("\n") if left else []
-    return [*kept, *lines[end:]] if left != head else lines
+    without_echo = remove_user_input(head, prompt, "custom")
+    head_lines = without_echo.split("\n") if without_echo else []
+    return [*head_lines, *lines[end:]] if without_echo != head else lines
 
 
 def _count_hidden_echo(lines: list[str], prompt: str) -> int | None:
-    """Return the number of lines of an echo with a hidden middle; None if nothing is hidden."""
+    """Return the number of lines of an echo whose middle the program hides; None if no lines are hidden."""
     hidden = next((at for at, line in enumerate(lines[:MOST_SHOWN]) if HIDDEN.search(line)), None)
     if hidden is None:
         return None
@@ -57,7 +60,7 @@ def _count_hidden_echo(lines: list[str], prompt: str) -> int | None:
 
 
 def _find_echo(lines: list[str], prompt: str, profile: Profile) -> int | None:
-    """Return the line where the last echo begins."""
+    """Return the number of the line where the last echo of the prompt begins, or None."""
     begin = re.compile(profile.echo)
     typed = "".join(prompt.split())[:RECOGNISED]
     for at in range(len(lines) - 1, -1, -1):
@@ -81,14 +84,14 @@ def _cut_box(lines: list[str], profile: Profile) -> list[str]:
 
 
 def _remove_noise(lines: list[str], profile: Profile) -> list[str]:
-    """Return the lines without blank lines and noise at both ends."""
+    """Return the lines without blank lines and lines of `profile.noise` at the beginning and the end."""
     noise = re.compile(profile.noise or r"(?!)")
-    kept = [at for at, line in enumerate(lines) if line.strip(WHITE) and not noise.search(line)]
-    return lines[kept[0] : kept[-1] + 1] if kept else []
+    filled = [at for at, line in enumerate(lines) if line.strip(WHITE) and not noise.search(line)]
+    return lines[filled[0] : filled[-1] + 1] if filled else []
 
 
 def _remove_markers(lines: list[str], profile: Profile) -> list[str]:
-    """Return the lines without the signs before their parts and without their common indent."""
+    """Return the lines without the markers of `profile.marker` and without their common indent."""
     if profile.marker:
         marker = re.compile(profile.marker)
         lines = [marker.sub(lambda match: " " * len(match[0]), line) for line in lines]

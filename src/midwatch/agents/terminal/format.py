@@ -1,7 +1,7 @@
-"""Finds the agent's message in the text of a terminal: without the echo of the prompt, the input box and report calls.
+"""Finds the agent's message in the text of a terminal.
 
-Pure functions over text. The rules are those that clients of agentapi rely on, including their quirks. Only `\\n` ends
-a line.
+The echo of the prompt, the input box and report calls are removed. All functions are pure. They give the same results
+as the program agentapi, also in odd cases, because clients of agentapi rely on them. Only `\\n` ends a line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""Characters of a blank line. Unlike `str.strip` they do not include the four separators of ASCII."""
+"""Characters that count as blank. Unlike in `str.strip`, the four separator characters of ASCII do not count."""
 NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
 TYPES = (
     "claude", "goose", "aider", "codex", "gemini", "copilot", "amp", "cursor", "auggie", "amazonq", "opencode",
@@ -27,7 +27,7 @@ CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for rep
 
 
 def find_agent_type(name: str) -> str:
-    """Return the agent type for an agent's name."""
+    """Return the type of an agent in agentapi, from its name; `custom` for an unknown name."""
     kind = NAMES.get(name, name)
     return kind if kind in TYPES else "custom"
 
@@ -36,13 +36,16 @@ def find_agent_type(name: str) -> str:
 
 
 def _read_visible(text: str) -> tuple[str, list[int]]:
-    """Return the characters that are not blank, and the line of each."""
+    """Return the characters that are not blank, and for each character the number of its line."""
     characters = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
     return "".join(char for char, _ in characters), [number for _, number in characters]
 
 
 def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
-    """Return the message without the echo of the user's input, which stands near its beginning, wrapped and framed."""
+    """Return the message without the echo of the user's input.
+
+    The echo is near the beginning of the message. It may be wrapped into several lines and may have a frame.
+    """
     (typed, typed_lines), (shown, shown_lines) = _read_visible(user_input), _read_visible(message)
     prefix = typed[: min(PREFIX, typed_lines.count(0))]
     if not prefix:
@@ -57,7 +60,7 @@ def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
 
 
 def _find_echo_end(typed: str, shown: str, start: int) -> int:
-    """Return the place of the last character of the echo in `shown`. A few characters may be missing or added."""
+    """Return the position in `shown` where the echo ends. In the echo, a few characters may be missing or added."""
     at, typed_at = start, 0
     steps = [(ahead, across) for ahead in range(1, REACH + 1) for across in range(1, REACH + 1)]
     while True:
@@ -72,7 +75,7 @@ def _find_echo_end(typed: str, shown: str, start: int) -> int:
 
 
 def _skip_frame(agent_type: str, lines: list[str], last: int) -> int:
-    """Return the last line of the frame around the echo."""
+    """Return the number of the last line of the frame around the echo; without a frame, `last`."""
     corners = {"gemini": "╯╰", "copilot": "╯╰", "cursor": "┘└"}.get(agent_type, "")
     if corners and last + 1 < len(lines) and all(corner in lines[last + 1] for corner in corners):
         return last + 1
@@ -87,7 +90,10 @@ def _is_rule(line: str) -> bool:
 
 
 def _remove_box(lines: list[str]) -> list[str]:
-    """Return the lines without the input box: a line with `>` near the end, or a slim box."""
+    """Return the lines before the input box.
+
+    The box is a line with `>` near the end, or a line between two horizontal lines.
+    """
     count = len(lines)
     for at in range(count - 1, max(count - 6, 0) - 1, -1):
         if ">" in lines[at]:
@@ -124,7 +130,7 @@ BOXES: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
-    """Return the agent's message in the text that appeared since the user's."""
+    """Return the agent's message. `message` is the text that appeared since the user's input was sent."""
     shown = remove_user_input(message, user_input, agent_type).split("\n")
     lines = BOXES.get(agent_type, _remove_box)(shown)
     filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
@@ -136,7 +142,10 @@ def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
 
 
 def format_tool_calls(agent_type: str, message: str) -> tuple[str, list[str]]:
-    """Return the message without calls that report to the agent's host, and those calls, the last one first."""
+    """Return the message without report calls, and a list of these calls. The last call is first in the list.
+
+    A report call is a tool call with which the agent reports to Coder, the program that runs it.
+    """
     if agent_type == "claude":
         return _remove_claude_calls(message)
     if agent_type == "codex":
@@ -159,8 +168,8 @@ def _remove_claude_calls(message: str) -> tuple[str, list[str]]:
             after_blank = at + 1
     if start >= 0:  # the call is drawn only in part
         ranges.append((start, after_blank if after_blank >= 0 else len(lines), False))
-    kept, calls = _cut(lines, ranges)
-    return kept.lstrip("\n"), calls
+    text, calls = _cut(lines, ranges)
+    return text.lstrip("\n"), calls
 
 
 def _remove_codex_calls(message: str) -> tuple[str, list[str]]:
@@ -175,15 +184,15 @@ def _remove_codex_calls(message: str) -> tuple[str, list[str]]:
             end = next((later for later in range(at + 1, len(bare)) if bare[later]), len(bare))
             ranges.append((start, end, True))
             start = -1
-    kept, calls = _cut(lines, ranges)
-    return kept.rstrip("\n"), calls
+    text, calls = _cut(lines, ranges)
+    return text.rstrip("\n"), calls
 
 
 def _cut(lines: list[str], ranges: list[tuple[int, int, bool]]) -> tuple[str, list[str]]:
-    """Return the text without these ranges, and the complete ranges, the last one first."""
-    kept, calls = list(lines), []
+    """Return the text without the lines in `ranges`, and the texts of the complete ranges, the last range first."""
+    remaining, calls = list(lines), []
     for start, end, whole in reversed(ranges):
         if whole:
-            calls.append("\n".join(kept[start:end]))
-        del kept[start:end]
-    return "\n".join(kept), calls
+            calls.append("\n".join(remaining[start:end]))
+        del remaining[start:end]
+    return "\n".join(remaining), calls

@@ -17,21 +17,21 @@ from midwatch.domain.event import AgentExited
 from midwatch.domain.session import Session
 
 SIGNS = frozenset({"ready", "prompt", "idle_title"})
-"""Options that recognise an idle program. With one of them, a short silence alone does not mean idle."""
+"""Options that tell how an idle program looks. If one is set, a short silence does not mean that it is idle."""
 
 
 class TerminalOptions(Profile, ProgramOptions):
-    """Options of kind `terminal`: a known profile, and the fields that replace those of the profile."""
+    """Options of kind `terminal`: the name of a known profile, and fields that replace the fields of the profile."""
 
     profile: str = Field("custom", description="One of the known profiles, or `custom`.")
     args: tuple[str, ...] = Field((), description="Additional arguments.")
 
     def build_profile(self, agent: str) -> Profile:
-        """Return the profile with the changes and the arguments, or raise BadConfig."""
+        """Return the profile with the fields and arguments of these options. Raise BadConfig if they are wrong."""
         base = PROFILES.get(self.profile)
         if base is None:
-            known = ", ".join(sorted(PROFILES))
-            raise BadConfig(f"agents.{agent}.profile: there is no profile {self.profile!r}; use one of {known}.")
+            names = ", ".join(sorted(PROFILES))
+            raise BadConfig(f"agents.{agent}.profile: there is no profile {self.profile!r}; use one of {names}.")
         changes = {name: getattr(self, name) for name in self.model_fields_set & Profile.model_fields.keys()}
         if changes.keys() & SIGNS:
             changes = {"quiet": Profile.model_fields["quiet"].default, **changes}
@@ -39,7 +39,7 @@ class TerminalOptions(Profile, ProgramOptions):
             changes = {"resume_argv": (), "thread": "", **changes}
         profile = base.model_copy(update=changes)
         if not profile.argv:
-            raise BadConfig(f"agents.{agent}.argv: name the program that runs in the terminal.")
+            raise BadConfig(f"agents.{agent}.argv: must not be empty; set it to the program that runs in the terminal.")
         lines = {name: getattr(profile, name) for name in ("argv", "resume_argv")}
         return profile.model_copy(update={name: (*line, *self.args) for name, line in lines.items() if line})
 
@@ -58,10 +58,14 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the terms: a program that can resume goes on after a crash, a coding agent needs its own directory."""
+        """Return the default terms.
+
+        Tasks of a program that can resume continue after a crash. Tasks of a known coding agent do not share a
+        directory.
+        """
         name = str(options.get("profile", "custom"))
-        known = PROFILES.get(name)
-        resumes = options.get("resume_argv") or (known and known.resume_argv and not options.get("argv"))
+        profile = PROFILES.get(name)
+        resumes = options.get("resume_argv") or (profile and profile.resume_argv and not options.get("argv"))
         terms = cls.terms._replace(exclusive=name != "custom")
         return terms._replace(on_crash="resume") if resumes else terms
 
@@ -74,5 +78,5 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
         return self.profile.argv
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables that describe the terminal."""
+        """Return the environment variables that describe the terminal to the program."""
         return SURROUNDINGS

@@ -16,7 +16,7 @@ from midwatch.programs.process import Program, wait_within
 
 BURST = 0.01  # seconds in which the pieces of one output usually arrive
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
-"""Seconds between two screens that are shown: short after keys or silence, longer while the program keeps writing."""
+"""Seconds between two screens that the listener gets: first after keys or silence, last while output continues."""
 SILENCE = 0.5
 UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
 
@@ -38,29 +38,29 @@ class Live:
         self._closed = False
 
     async def start(self, program: Program, turn: ProgramOwner) -> None:
-        """Start the program once the store knows its group."""
+        """Start the program. It runs only after its process group is in the store."""
         self.watch.note_output(self._now())
         self._child = await TerminalChild.begin(program, turn, self.screen.size, self._take_output)
         await self._child.admit(turn)
 
     @property
     def child(self) -> TerminalChild:
-        """The process, which has been started."""
+        """The process of the program. It must have been started."""
         assert self._child is not None
         return self._child
 
     @property
     def running(self) -> bool:
-        """Whether there is a program to type into."""
+        """Whether the program has been started and has not exited."""
         return self._child is not None and not self._child.exited.is_set()
 
     def type(self, keys: str | bytes) -> None:
-        """Press keys."""
+        """Type keys into the terminal."""
         if self._child is not None and keys:
             self._child.type(keys.encode() if isinstance(keys, str) else keys)
 
     def press(self, keys: bytes) -> None:
-        """Press keys for a person, who wants to see the result soon."""
+        """Type keys for a person, and show the next screens soon."""
         self._pace = SHOWN_EVERY
         self.type(keys)
 
@@ -72,11 +72,11 @@ class Live:
         self._show_soon()
 
     def listen(self, listener: Callable[[str], None] | None) -> None:
-        """Call `listener` with the text of the screen soon after a change."""
+        """Call `listener` with the text of the screen soon after each change. None ends this."""
         self._listener = listener
 
     def record(self, wanted: bool) -> None:
-        """Start or stop keeping every line that scrolls off. The lines use memory."""
+        """Start or stop keeping all lines that scroll off the screen. Outside a turn they would only use memory."""
         self._recording = wanted
         if not self._closed:
             self.screen.forget_history()
@@ -90,17 +90,17 @@ class Live:
         return self.watch.read(self._now())
 
     async def until(self, reached: Callable[[Reading], bool], seconds: float | None = None) -> Reading:
-        """Wait until the condition is met, the program has ended, or the time is over. Return the last status."""
+        """Wait until `reached` returns True, the program has ended, or `seconds` are over. Return the last status."""
         end = None if seconds is None else self._now() + seconds
         while True:
             self.news.clear()
             reading = self.read()
             if reached(reading) or reading.state == "exited":
                 return reading
-            left = None if end is None else end - self._now()
-            if left is not None and left <= 0:
+            remaining = None if end is None else end - self._now()
+            if remaining is not None and remaining <= 0:
                 return reading
-            waits = [wait for wait in (left, reading.again) if wait is not None]
+            waits = [wait for wait in (remaining, reading.again) if wait is not None]
             if not waits:
                 await self.news.wait()
             elif not await wait_within(min(waits) + 0.001, self.news):
@@ -140,7 +140,7 @@ class Live:
         self.news.set()
 
     def free(self) -> None:
-        """Free the screen."""
+        """Free the memory of the screen."""
         if self._showing is not None:
             self._showing.cancel()
         if not self._closed:

@@ -1,4 +1,4 @@
-"""A program in a pseudo terminal. It starts in its own session, and waits until it is admitted."""
+"""A program in a pseudo terminal. The program has its own process session, and waits until `admit` is called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SURROUNDINGS: Mapping[str, str] = {"TERM": "xterm-256color", "COLORTERM": "truec
 OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KITTY_WINDOW_ID WT_SESSION NO_COLOR"
 """Variables that describe the terminal in which midwatch itself was started."""
 ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
-"""The first terminal that the leader of a session opens becomes its controlling terminal."""
+"""Shell code that starts the program. The first terminal that a new process session opens becomes its own terminal."""
 PIECE = 65536
 MOST_AT_ONCE = 64  # pieces that are read before other tasks run; the kernel returns 4 KB in each
 MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
@@ -43,9 +43,9 @@ class TerminalChild(Child):
     async def begin(
         cls, program: Program, turn: ProgramOwner, size: tuple[int, int], on_data: Callable[[bytes], None]
     ) -> TerminalChild:
-        """Start the program in a terminal of `size` columns and rows; it waits until `admit`.
+        """Start the program in a terminal with `size` (columns, rows). The program waits until `admit` is called.
 
-        `on_data` gets its output.
+        `on_data` gets the output of the program.
         """
         try:
             master, slave = (FileIO(descriptor, "r+") for descriptor in os.openpty())
@@ -68,11 +68,11 @@ class TerminalChild(Child):
     # -- out -----------------------------------------------------------------------------------------------------
 
     def type(self, data: bytes) -> None:
-        """Write to the terminal as if typed, in order, as fast as the program reads."""
+        """Type data into the terminal. The data is sent in order, as fast as the program reads it."""
         if self._master.closed or self.exited.is_set():
             return
         if len(self._unsent) + len(data) > MOST_UNREAD:
-            raise AgentError("the program does not read what is typed; interrupt it or close the session")
+            raise AgentError("the program does not read its input; interrupt the turn or close the session")
         waiting = bool(self._unsent)
         self._unsent += data
         if not waiting:
@@ -107,7 +107,7 @@ class TerminalChild(Child):
                 self._on_data(data)
 
     def drain(self) -> None:
-        """Read what the program wrote before it ended."""
+        """Read the output that the program wrote before it ended."""
         if not self._master.closed:
             self._read_more()
 
@@ -120,11 +120,11 @@ class TerminalChild(Child):
 
     @property
     def line_mode(self) -> bool:
-        """Whether the kernel collects and echoes lines, because the program has not asked for single keys."""
+        """Whether the program gets whole lines. Then the kernel collects and shows the keys until Enter."""
         return not self._master.closed and bool(termios.tcgetattr(self._slave)[3] & termios.ICANON)
 
     def signal_foreground(self) -> None:
-        """Send SIGINT to the foreground process and to the program itself."""
+        """Send SIGINT to the process group in the foreground of the terminal and to the program itself."""
         with suppress(OSError, ValueError):
             signal_group(os.tcgetpgrp(self._master.fileno()), signal.SIGINT)
         self.interrupt("stop")

@@ -1,8 +1,8 @@
 """Profiles: the properties of each terminal agent, as data.
 
-A configured agent uses a profile and may change its fields. A sign is a regular expression that is searched in the
-last rows of the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends
-for them.
+The settings of an agent name a profile and may replace its fields. A sign is a regular expression that is searched in
+the last rows of the screen. In a sign, `^` and `$` match at the beginning and the end of each line. Keys are written as
+the characters that a terminal sends for them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
-"""Without the last option it may draw a long answer again, and then only its last 1000 rows."""
+"""Options of codex. Without the last option, codex may draw a long answer again, but only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
 class Profile(KindOptions):
-    """One terminal agent."""
+    """The properties of one terminal agent."""
 
     argv: tuple[str, ...] = Field((), description="Program and arguments; {thread} is the conversation's id.")
     resume_argv: tuple[str, ...] = Field((), description="Program and arguments to resume the conversation {thread}.")
@@ -80,17 +80,17 @@ class Profile(KindOptions):
     report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
-        """Return the first match of a sign, or None."""
+        """Return the first match of a sign in a text, or None."""
         return re.search(sign, text, re.MULTILINE) if sign else None
 
     @property
     def silent(self) -> bool:
-        """Whether the profile has no sign that the program works."""
+        """Whether the profile has no sign that shows that the program is busy."""
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 
 def _full_screen(**fields: Any) -> Profile:
-    """Return the profile of a program that Escape interrupts and that two Control-C end."""
+    """Return a profile with these fields. Escape interrupts the program, and Control-C, typed twice, ends it."""
     return Profile(**{"clear": CONTROL_C, "interrupt": ESCAPE, "quit": CONTROL_C + CONTROL_C, **fields})
 
 

@@ -1,7 +1,7 @@
 """The screen of a terminal: its text, the signals of the program, and the answers to the program's queries.
 
-The emulator is libghostty through pyghostty, which only this module uses. Lines that scroll off are kept, so that a
-long reply can be read whole. Each call of `feed` increments `version`.
+The terminal emulator is libghostty, used through pyghostty. No other module uses it. Lines that scroll off the screen
+are kept, so that a long reply can be read completely. Each call of `feed` increments `version`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
 
 
 class Signal(NamedTuple):
-    """A signal beside the text: a status, a title, a bell, progress, or the end of paste mode."""
+    """What a program sends besides text: its status, a title, a bell, progress, or the end of paste mode."""
 
     kind: SignalKind
     value: str = ""
 
 
 class Screen:
-    """The emulator of one terminal. It belongs to one event loop."""
+    """The emulator of one terminal. Only one event loop may use it."""
 
     def __init__(
         self,
@@ -42,7 +42,10 @@ class Screen:
         reply: Callable[[bytes], None] = lambda _: None,
         signal: Callable[[Signal], None] = lambda _: None,
     ) -> None:
-        """Open a screen. `reply` gets the answers to the program's queries, `signal` its signals in order."""
+        """Open a screen.
+
+        `reply` is called with the answers to the program's queries, and `signal` with the program's signals in order.
+        """
         self.version = 0
         self.title = ""
         self._signal, self._reply = signal, reply
@@ -54,47 +57,47 @@ class Screen:
     # -- in ------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Process output of the program, which may end inside a character or a sequence."""
+        """Process output of the program. The data may end in the middle of a character or of an escape sequence."""
         self.version += 1
         self._terminal.feed(data)
         if PASTE_OFF in data:
             self._signal(Signal("paste_off"))  # the mode may be on again at the end of the same piece
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size and wrap the lines again. The oldest lines are removed if they would use too much memory."""
+        """Change the size and wrap the lines again. If the lines then use too much memory, the oldest are removed."""
         self.version += 1
         self._limit_history(min(MOST_BYTES, MOST_BYTES * self.size[0] // columns))
         self._terminal.resize(columns, rows)
         self._limit_history(MOST_BYTES)
 
     def forget_history(self) -> None:
-        """Forget the lines that have scrolled off."""
+        """Forget the lines that have scrolled off the screen."""
         if self._number("vt_ground", "bool"):
             self._terminal.feed(CLEAR_HISTORY)
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the memory of the screen."""
         self._terminal.close()
         self._kept.clear()
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return the visible rows without blanks at their ends."""
+        """Return the text of the visible rows, without blanks at the end of each row."""
         return _bare(self._format(self._rows(0, self.size[1] - 1, "active")))
 
     def styled_text(self) -> str:
-        """Return the visible rows with the escape sequences that draw them."""
+        """Return the text of the visible rows with the escape sequences for colours and styles."""
         vt = self._lib.GHOSTTY_FORMATTER_FORMAT_VT
         return PALETTE.sub("", self._format(self._rows(0, self.size[1] - 1, "active"), emit=vt))
 
     def read(self, first: int = 0) -> str:
-        """Return everything from row `first`, counted from the oldest line kept, with wrapped lines joined."""
+        """Return the text from row `first` on, with wrapped lines joined. Row 0 is the oldest row that is kept."""
         last = self.height - 1
         return _bare(self._format(self._rows(first, last, "screen"), unwrap=True)) if first <= last else ""
 
     def line_to_cursor(self) -> str:
-        """Return the row of the cursor, up to the cursor."""
+        """Return the text in the cursor's row before the cursor."""
         column, row = self.cursor
         if column == 0:
             return ""
@@ -102,22 +105,22 @@ class Screen:
 
     @property
     def height(self) -> int:
-        """The number of rows, with those that have scrolled off."""
+        """The number of rows that are kept, with those that have scrolled off the screen."""
         return self._number("total_rows", "size_t")
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows."""
+        """The size of the screen: columns and rows."""
         return self._number("cols"), self._number("rows")
 
     @property
     def cursor(self) -> tuple[int, int]:
-        """Column and row, from 0."""
+        """The column and the row of the cursor on the screen, counted from 0."""
         return self._number("cursor_x"), self._number("cursor_y")
 
     @property
     def cursor_row(self) -> int:
-        """The cursor's row, counted from the oldest line kept."""
+        """The cursor's row. Row 0 is the oldest row that is kept."""
         return self.height - self.size[1] + self.cursor[1]
 
     @property
@@ -128,9 +131,9 @@ class Screen:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _limit_history(self, size: int) -> None:
-        """Set the memory limit.
+        """Set the memory limit for lines that have scrolled off the screen.
 
-        The emulator checks it when lines arrive and when it is set, not when lines become wider.
+        The emulator checks the limit when lines arrive and when the limit is set, but not when lines become wider.
         """
         option = self._lib.GHOSTTY_TERMINAL_OPT_SCROLLBACK_MAX_BYTES
         self._lib.ghostty_terminal_set(self._terminal._t[0], option, self._ffi.new("size_t*", size))
@@ -159,7 +162,7 @@ class Screen:
         )
 
     def _connect(self) -> None:
-        """Register the callbacks for titles, bells and other signals."""
+        """Register the emulator's callbacks for titles, bells and other signals."""
         terminal, lib, ffi = self._terminal, self._lib, self._ffi
         terminal.on_reply(self._reply)
         terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)

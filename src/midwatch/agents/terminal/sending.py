@@ -1,6 +1,7 @@
-"""Sends a prompt: type it, wait for its echo, press Enter, wait for a reaction.
+"""Sends a prompt to a program in a terminal.
 
-If that fails, the prompt is removed from the input box.
+midwatch types the prompt, waits until the screen shows it, presses Enter, and waits for a reaction. If one of these
+steps fails, midwatch removes the prompt from the input box.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from midwatch.base.errors import AgentError
 
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""All control characters but tab and newline. They could end a paste, press a key or interrupt."""
+"""All control characters except tab and newline. In a prompt they could end the paste or act as keys."""
 HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
 LONGEST_LINE = 4000  # longest line in the kernel's line mode; the end of a longer line is lost
 RECOGNISED = 24
@@ -26,7 +27,7 @@ LAST_REACTION_SECONDS = 5.0
 
 
 def clean(prompt: str) -> str:
-    """Return a prompt that can be typed: without control characters, and without blanks at its ends."""
+    """Return the prompt without control characters and without blanks at the beginning and the end."""
     return CONTROLS.sub("", prompt.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
@@ -43,8 +44,8 @@ async def send(live: Live, text: str) -> None:
         return live.screen.version > began and (shown.count(tail) > before or _count_tags(live) > tags)
 
     await live.until(is_echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
-    seen = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
-    if not seen and not live.profile.silent:
+    is_shown = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
+    if not is_shown and not live.profile.silent:
         _take_back(live)
         raise AgentError("the program did not show the prompt in its input box; check its terminal and retry")
     await asyncio.sleep(live.profile.enter_delay)
@@ -71,7 +72,7 @@ async def _enter(live: Live, tail: str) -> None:
 
 def _encode_keys(live: Live, text: str) -> str:
     if not text:
-        raise AgentError("the prompt has no characters that can be typed; write a text")
+        raise AgentError("the prompt has no characters that can be typed; write some text")
     line_mode = live.child.line_mode
     if live.screen.takes_paste and not line_mode:
         return f"{PASTE_START}{text}{PASTE_END}"
@@ -99,7 +100,7 @@ def _is_in_box(live: Live, tail: str) -> bool:
 
 
 def _count_tags(live: Live) -> int:
-    """Return the number of long prompts that the screen shows as a tag."""
+    """Return how many tags the screen shows. A tag is a short text that stands for a long prompt."""
     return len(re.findall(live.profile.pasted, live.screen.text())) if live.profile.pasted else 0
 
 

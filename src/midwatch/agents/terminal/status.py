@@ -1,8 +1,8 @@
-"""The status of a terminal agent: idle, busy or asking, and the evidence for it.
+"""Finds the status of a terminal agent (such as idle, busy or asking) and the evidence for the status.
 
-The program's own signals come first: its status (OSC 7501), its title, its modes. Then comes text on the screen.
-Silence is the last resort and is not certain. Nothing polls a silent terminal: a reading contains the time after
-which more silence would change it.
+The best evidence are the program's own signals: its status (OSC 7501), its title, its modes. The second best is text on
+the screen. If there is neither, silence counts, but that is not certain. A silent terminal is not checked regularly:
+a reading contains the time after which the status can change without new output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGER = 10  # factor for the required silence of a program that has returned to
 
 
 class Reading(NamedTuple):
-    """The status, its evidence, and whether it is certain."""
+    """The status, the evidence for it, and whether the status is certain."""
 
     state: State
     evidence: Evidence
@@ -52,7 +52,7 @@ class Watch:
     # -- events --------------------------------------------------------------------------------------------------
 
     def take_signal(self, signal: Signal) -> None:
-        """Process a signal of the program. A state that lasts only a moment counts, too."""
+        """Process a signal of the program. Remember that the program was busy, even if only for a moment."""
         profile = self._profile
         if signal.kind == "program":
             self._program = _read_state(signal.value)
@@ -72,21 +72,21 @@ class Watch:
         self._last_output = now
 
     def note_enter(self, now: float) -> None:
-        """Note that Enter is pressed."""
+        """Note that midwatch presses Enter to send a prompt."""
         self._submitted = now
         self._busy_seen = False
         self._place = self._cursor_line()
 
     @property
     def has_reacted(self) -> bool:
-        """Whether the program has reacted since Enter."""
+        """Whether the program has reacted since midwatch pressed Enter."""
         if self._profile.silent and not self._busy_seen:
             return self._cursor_line() != self._place
         return self._busy_seen
 
     @property
     def prompt_line(self) -> str:
-        """The line of the cursor, if the program waits for input there."""
+        """The text before the cursor if the program waits for input there; otherwise an empty text."""
         line = self._screen.line_to_cursor()
         at_prompt = self._paste_tells and self._screen.takes_paste
         return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
@@ -110,7 +110,10 @@ class Watch:
         return self._require_silence(reading, needed, silent)
 
     def _require_silence(self, reading: Reading, needed: float, silent: float) -> Reading:
-        """Return the reading, or busy or starting until the program has been silent for `needed` seconds."""
+        """Return `reading` if the program has been silent for `needed` seconds.
+
+        Otherwise return a reading with the state busy, or starting if the program was never idle.
+        """
         if silent < needed:
             return Reading("busy" if self._was_idle else "starting", reading.evidence, False, again=needed - silent)
         if reading.state == "idle":
@@ -141,7 +144,7 @@ class Watch:
         return "text" if profile.find(profile.busy, self.shown) else None
 
     def _find_idle(self) -> tuple[Reading, float]:
-        """Return the reading with the best evidence for idle, and the seconds of silence that it needs."""
+        """Return a reading with the state idle, and the seconds of silence that its evidence needs."""
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
@@ -165,7 +168,10 @@ class Watch:
 
 
 def _read_state(text: str) -> str:
-    """Return the state in the text of OSC 7501, such as `state=blocked:kind=permission`; empty if it is cleared."""
+    """Return the state in the text of OSC 7501, such as `blocked` in `state=blocked:kind=permission`.
+
+    Return an empty text if the program has cleared its state.
+    """
     for part in text.split(":"):
         name, _, value = part.partition("=")
         if name == "state":
