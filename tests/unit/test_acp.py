@@ -373,7 +373,8 @@ async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
     result, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (result.outcome, result.text) == ("ok", "I may not")
     result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
-    assert (result.outcome, result.error) == ("error", "fake stopped after these actions were denied: 'make all' (not today).")
+    assert result.outcome == "error"
+    assert result.error == "fake stopped after these actions were denied: 'make all' (not today)."
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
