@@ -81,7 +81,7 @@ async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
         assert boss.read_result(4)["next_runs"][0].startswith("20")
         problems = [(output.is_error, output.text) for output in boss.outputs[5:]]
         assert all(wrong for wrong, _ in problems)
-        assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "give", "this"], problems
+        assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "set", "this"], problems
 
 
 async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_path: Path) -> None:

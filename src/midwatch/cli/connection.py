@@ -148,7 +148,7 @@ async def check_same_database(settings: Settings) -> None:
     except MidwatchError:
         return  # no server is running, it is stopping, or it has another version: nothing to compare
     if (store["kind"] == "postgres") != bool(settings.db):
-        raise BadConfig(f"the server of this home uses {store['path']}; use the same database in the setting `db`.")
+        raise BadConfig(f"the server of this home uses {store['path']}; set `db` or MIDWATCH_DB to this address.")
 
 
 @asynccontextmanager
