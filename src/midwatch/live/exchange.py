@@ -217,7 +217,7 @@ class Exchange:
                 peer.pending = [live for live in peer.pending if not ends(event, live)]
 
     def _handle_filters(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Receive the filters of another process; with `ask`, that process has just connected again."""
+        """Receive the filters of another process, or its request for the filters of this one after it connected."""
         if data["ask"]:
             if sender in self._sources:
                 self._handle_loss(sender)

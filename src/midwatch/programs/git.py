@@ -441,4 +441,6 @@ def _rmtree(path: str) -> None:
     try:
         shutil.rmtree(path)
     except OSError as problem:
-        raise Conflict(f"{problem.filename or path} cannot be removed ({problem.strerror}); remove it.") from None
+        raise Conflict(
+            f"{problem.filename or path} cannot be removed ({problem.strerror}); remove it by hand."
+        ) from None

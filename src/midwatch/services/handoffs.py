@@ -510,7 +510,7 @@ class Handoffs:
         return await apply_with_retry(self._store, f"handoff {handoff_id}", compute)
 
     async def cancel_unattended(self, source_task: str, once: str) -> None:
-        """Cancel the open handoff of a task with the key `once`, because the task is being stopped."""
+        """Cancel the open handoff that `source_task` created with the key `once`. The source task is being stopped."""
         handoff = await self._store.find_handoff(source_task, once)
         if handoff is not None and handoff.open:
             with suppress(Conflict):

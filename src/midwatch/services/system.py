@@ -144,5 +144,5 @@ def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
     except RuntimeError:  # a loop of symbolic links
         raise InvalidInput(f"the symbolic links of {path} form a loop; choose another path.", field="path") from None
     if not str(directory).isprintable():
-        raise InvalidInput(f"{path} leads to a name with unprintable characters; choose another path.", field="path")
+        raise InvalidInput(f"the real path of {path} has unprintable characters; choose another path.", field="path")
     return directory, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]
