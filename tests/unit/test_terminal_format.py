@@ -24,7 +24,7 @@ RULE = "─" * 20
 
 
 def vectors() -> Path:
-    """Return the directory of recorded screens, or None."""
+    """Return the directory of recorded screens, which may not exist."""
     folder = os.environ.get("MIDWATCH_VECTORS")
     return Path(folder) if folder else Path(__file__).parents[3] / "shared" / "vectors" / "terminal"
 
