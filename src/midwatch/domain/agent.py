@@ -27,6 +27,9 @@ Interrupt = Literal["stop", "terminate", "kill"]
 """`stop` asks the agent to end the turn; `terminate` and `kill` send SIGTERM or SIGKILL to its process group."""
 
 
+USAGE_FIGURES = ("input_tokens", "output_tokens", "cost_usd", "model")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The usage of a turn; a figure is None if the agent did not report it."""
@@ -38,8 +41,8 @@ class Usage:
 
     def data(self) -> dict[str, Any] | None:
         """Return the figures that the agent reported, or None if it reported none."""
-        values = ((name, getattr(self, name)) for name in ("input_tokens", "output_tokens", "cost_usd", "model"))
-        return {name: value for name, value in values if value is not None} or None
+        figures = {name: getattr(self, name) for name in USAGE_FIGURES}
+        return {name: value for name, value in figures.items() if value is not None} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import UnionType
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -197,4 +197,5 @@ DECODERS: Mapping[type, Callable[[Row], Any]] = {
 
 def decode(record: type[R], row: Row) -> R:
     """Convert a row of the database to a record of this type."""
-    return cast(R, DECODERS[record](row))
+    decoded: R = DECODERS[record](row)
+    return decoded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from midwatch.domain.event import Event
 from midwatch.stores.rows import Row, decode
@@ -64,4 +64,5 @@ class Tx(ABC):
     def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
         """Return the first value of the first row of a named query, or None. `kind` is the type of the value."""
         row = self.row(name, params)
-        return None if row is None else cast(R | None, row[0])
+        value: R | None = row[0] if row is not None else None
+        return value
