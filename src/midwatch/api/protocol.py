@@ -184,7 +184,10 @@ class Connection(HttpToolsProtocol):
     # -- replies ---------------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and limit the time for its body. The reply announces if the connection ends after it."""
+        """Answer a request, and limit the time for its body.
+
+        If the connection ends after the reply, the reply says so.
+        """
         cycle, started_at = self.cycle, self.loop.time()
 
         async def receive_in_time() -> Message:
