@@ -1,0 +1,48 @@
+"""Reading of files that an agent can write: without symbolic links, only regular files, up to a size, in limited time.
+
+An agent may put a FIFO, a device, a symbolic link or a very large file where midwatch expects a small file of text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from pathlib import Path
+
+from midwatch.base.errors import Conflict
+
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+READ_SECONDS = 10.0
+
+
+def read_regular(path: str | Path, limit: int) -> bytes:
+    """Return the content of a regular file. This blocks, so call it in a thread.
+
+    Raise Conflict if the path is a symbolic link or no regular file, or if the file has more than `limit` bytes. Raise
+    OSError if the file cannot be read, for example FileNotFoundError. Links in the directories above are followed.
+    """
+    try:
+        descriptor = os.open(path, FLAGS)
+    except OSError as problem:
+        if problem.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            raise Conflict(f"{path} is not a regular file; look at it, remove it, then try again.") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Conflict(f"{path} is not a regular file; look at it, remove it, then try again.")
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise Conflict(f"{path} is larger than {limit} bytes; look at it, remove it, then try again.")
+    return content
+
+
+async def read_untrusted(path: str | Path, limit: int, *, seconds: float = READ_SECONDS) -> bytes:
+    """Return the content of a regular file as `read_regular` does, in a thread, or raise Conflict after `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.to_thread(read_regular, path, limit)
+    except TimeoutError:
+        raise Conflict(f"{path} could not be read within {seconds:g} s; look at it, then try again.") from None
