@@ -3,7 +3,8 @@
 The gate is a shell that waits for one line and then becomes the program. midwatch sends the line after the process
 group was written to the store. If midwatch dies before that, the shell reads end-of-file from its pipe and exits, and
 the program never runs. If midwatch dies later, the guard ends the group. When the task is rescued, `reap` ends
-processes that are still alive.
+processes that are still alive. Where cgroups can be used, the shell is also put in a cgroup before it becomes the
+program, and all processes in the cgroup end with the child.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Self
 
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
+from midwatch.programs.cgroup import Cgroup, Limits, cgroups
 from midwatch.programs.guard import guard
 from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
@@ -51,6 +53,7 @@ class Program:
     workdir: str
     sandbox: Sandbox | None
     """The sandbox, or None. The field has no default, so that no program is started without a sandbox by mistake."""
+    limits: Limits | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     enter: tuple[str, ...] = ()
     """A command that runs before the program, outside of the sandbox, and becomes the program."""
@@ -223,7 +226,9 @@ class Child:
         self.exited = asyncio.Event()
         self.interrupted = False
         self._popen = popen
+        self._turn = turn
         self._task = (turn.task_id, turn.attempt)
+        self._cgroup: Cgroup | None = None
         ATTEMPTS_BY_GROUP[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
         self._helper = helper
@@ -240,6 +245,7 @@ class Child:
             guard.watch(child.pgid)
             child._watch_exit()
             await child._connect()
+            child._enter_cgroup(program)
         except OSError as problem:
             await child.end()
             raise TransientError(f"program {program.argv[0]!r} cannot be watched: {problem.strerror}") from problem
@@ -259,6 +265,16 @@ class Child:
         self.write(b"go\n" + stdin)
         if not more:
             self.end_input()
+
+    async def serve(self, turn: ProgramOwner) -> None:
+        """Work for a later turn: write the child's group to the store for this turn, and report the usage to it."""
+        await turn.own_group(self.pgid)
+        self._turn = turn
+
+    def report_usage(self) -> None:
+        """Tell the turn what the child has used since the last report."""
+        if self._cgroup is not None:
+            self._turn.note_usage(self._cgroup.take_usage())
 
     def write(self, data: bytes) -> None:
         """Write to the standard input of the child."""
@@ -296,7 +312,8 @@ class Child:
     async def end(self) -> None:
         """End all processes of the group, first with SIGTERM, then with SIGKILL.
 
-        Processes of the attempt that have left the group are ended too if the child was interrupted or still ran.
+        Processes that have left the group are killed too, if they are in the cgroup of the child. Without a cgroup,
+        they are killed only if the child was interrupted or still ran.
         """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -310,6 +327,10 @@ class Child:
             await wait_within(PATIENCE, self.exited)
         self._popen.poll()
         self._gone = await end_members(self.pgid, grace=GRACE, patience=PATIENCE)
+        if self._cgroup is not None:
+            self.report_usage()
+            await self._cgroup.end()
+            self._cgroup = None
         if not self._helper and (self.interrupted or not finished):
             await end_strays(*self._task)
         for pipe in self._pipes:
@@ -319,6 +340,12 @@ class Child:
         if self._gone:
             guard.forget(self.pgid)
             ATTEMPTS_BY_GROUP.pop(self.pgid, None)
+
+    def _enter_cgroup(self, program: Program) -> None:
+        attempt = ATTEMPTS_BY_GROUP[self.pgid]
+        self._cgroup = cgroups.place(program.agent, attempt, self.pgid, program.limits)
+        if self._cgroup is not None:
+            ATTEMPTS_BY_GROUP[self.pgid] = f"{attempt}:{self._cgroup.attempt}"
 
     def _signal(self, number: signal.Signals) -> None:
         if not self._gone:
