@@ -74,7 +74,13 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             timeout_seconds=agent.timeout,
             **{option: getattr(agent, option) for option in SHARED_OPTIONS},
             sandbox=build_sandbox(
-                name, agent.sandbox, str(settings.home), write=agent.sandbox_paths, read=agent.sandbox_read
+                name,
+                agent.sandbox,
+                str(settings.home),
+                write=agent.sandbox_paths,
+                read=agent.sandbox_read,
+                network=agent.network,
+                hosts=agent.network_hosts,
             ),
             limits=Limits(agent.memory, agent.pids) if agent.memory or agent.pids else None,
             capabilities=tuple(capability.capability() for capability in agent.capabilities),

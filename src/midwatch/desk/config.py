@@ -180,6 +180,12 @@ class AgentSettings(BaseModel):
     )
     sandbox_paths: list[str] = Field(default_factory=list, description="More paths that it may write, with bwrap.")
     sandbox_read: list[str] = Field(default_factory=list, description="Hidden paths that it may read, with bwrap.")
+    network: Literal["open", "none", "proxy"] = Field(
+        "open", description="The network of its programs, with bwrap: open, none, or only the hosts of a list (proxy)."
+    )
+    network_hosts: list[str] = Field(
+        default_factory=list, description="Hosts that the proxy connects to: a name, *.name, or either with a port."
+    )
     memory: Size | None = Field(
         None, ge=1 << 20, description="Memory that the programs of a task may use, such as 4G. Default: no limit."
     )

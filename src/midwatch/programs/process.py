@@ -26,6 +26,7 @@ from typing import Any, Self
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.cgroup import Cgroup, Limits, cgroups
+from midwatch.programs.egress import Egress
 from midwatch.programs.guard import guard
 from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
@@ -80,19 +81,27 @@ class Program:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
         return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
-    def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def open_egress(self, turn_env: Mapping[str, str]) -> Egress | None:
+        """Return the way out of the sandbox, if its network has a proxy."""
+        if self.sandbox is None or self.sandbox.network != "proxy":
+            return None
+        return Egress.for_agent(self.agent, self.sandbox.hosts, turn_env)
+
+    def spawn(self, turn_env: Mapping[str, str], egress: Egress | None) -> subprocess.Popen[bytes]:
         """Start the shell that waits at the gate."""
         if problem := self.problem():
             raise AgentError(problem)
         _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
+        if egress is not None:
+            argv = egress.wrap(argv)
         if self.sandbox is not None:
             argv, env = self.sandbox.command(argv, self.workdir, env)
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=self.workdir, env=env, start_new_session=True,
+                cwd=self.workdir, env=env, start_new_session=True, pass_fds=egress.pass_fds if egress else (),
             )  # fmt: skip
         except OSError as error:
             raise self._convert_error(error) from error
@@ -229,6 +238,7 @@ class Child:
         self._turn = turn
         self._task = (turn.task_id, turn.attempt)
         self._cgroup: Cgroup | None = None
+        self._egress: Egress | None = None
         ATTEMPTS_BY_GROUP[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
         self._helper = helper
@@ -240,8 +250,18 @@ class Child:
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
         """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
-        child = cls(program.spawn(turn.env), turn, (out, err), **more)
+        egress = program.open_egress(turn.env)
         try:
+            popen = program.spawn(turn.env, egress)
+        except BaseException:
+            if egress is not None:
+                egress.close()
+            raise
+        child = cls(popen, turn, (out, err), **more)
+        child._egress = egress
+        try:
+            if egress is not None:
+                egress.start()
             guard.watch(child.pgid)
             child._watch_exit()
             await child._connect()
@@ -337,6 +357,8 @@ class Child:
             if pipe.transport is not None:
                 await wait_within(0.01 if self.interrupted else DRAIN, pipe.closed)
         self._close_pipes()
+        if self._egress is not None:
+            self._egress.close()
         if self._gone:
             guard.forget(self.pgid)
             ATTEMPTS_BY_GROUP.pop(self.pgid, None)
