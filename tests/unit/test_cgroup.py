@@ -24,6 +24,7 @@ from midwatch.programs.guard import guard
 from midwatch.programs.process import Child, Output, Program
 from midwatch.programs.reaper import _is_running as alive
 from midwatch.programs.reaper import identify, reap
+from midwatch.programs.sandbox import _try_sandbox, build_sandbox
 from midwatch.running.outcome import TurnOutcome, explain_kill
 from midwatch.testing import RecordingTurn
 from servers import PATIENCE, eventually
@@ -229,6 +230,22 @@ async def test_a_cancelled_and_a_finished_task_leave_no_hidden_daemon(home: Path
         assert not alive(int(daemon.read_text()))
         (end,) = await desk.store.read_events(0, EventFilter(kinds=("turn_end",), task_id=task.id))
         assert end.payload["cpu_seconds"] > 0
+
+
+@real
+@pytest.mark.skipif(_try_sandbox("bwrap") is not None, reason="bubblewrap cannot be used here")
+async def test_a_sandboxed_program_cannot_leave_its_cgroup(tmp_path: Path) -> None:
+    own = cgroup.find_own(os.getpid())
+    assert own is not None
+    for box in (build_sandbox("x", "bwrap", str(tmp_path / "home"), write=[], read=[]), None):
+        script = f"echo 0 > {own}/cgroup.procs && echo left; mkdir {own}/midwatch-test && rmdir {own}/midwatch-test"
+        program = Program(agent="x", argv=("sh", "-c", script), workdir=str(tmp_path), sandbox=box)
+        out, turn = Output(), RecordingTurn()
+        child = await Child.spawn(program, turn, out, Output())
+        await child.admit(turn)
+        await child.exited.wait()
+        await child.end()
+        assert (out.text() == "left\n", child.returncode == 0) == (box is None, box is None)
 
 
 @real
