@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -247,6 +248,19 @@ async def send(out: Egress, data: bytes) -> bytes:
     finally:
         writer.close()
         await writer.wait_closed()
+
+
+async def test_only_listening_sockets_are_taken_from_the_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    async with way_out() as out:
+        inside = socket.socket(fileno=os.dup(out.pass_fds[0]))
+        out.start()
+        with inside, (tmp_path / "file").open() as file, socket.create_server(("127.0.0.1", 0)) as second:
+            socket.send_fds(inside, [b"."], [file.fileno(), second.fileno()])
+        assert await eventually(lambda: out._outside.fileno() < 0)
+        assert not out._tasks and not out._servers, "a file, and a second socket although midwatch has no server"
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 async def test_other_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

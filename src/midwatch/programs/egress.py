@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import socket
+import stat
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -127,16 +129,21 @@ class Egress:
             task.cancel()
 
     def _receive(self) -> None:
-        """Receive the listening sockets. The wrapper sends them once, or ends without them."""
+        """Receive the listening sockets. The wrapper sends them once, or ends without them.
+
+        An agent that takes the wrapper over may send anything. It gains nothing: other files are closed.
+        """
         asyncio.get_running_loop().remove_reader(self._outside)
-        _, descriptors, _, _ = socket.recv_fds(self._outside, 1, 2)
+        descriptors: list[int] = []
+        with suppress(OSError):
+            _, descriptors, _, _ = socket.recv_fds(self._outside, 1, 2)
         self._outside.close()
-        for descriptor, serve in zip(descriptors, (self._serve_proxy, self._serve_own), strict=False):
-            listening = socket.socket(fileno=descriptor)
-            if listening.family != socket.AF_INET or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                listening.close()
-                continue
-            self._spawn(self._listen(listening, serve))
+        servers: list[Serve] = [self._serve_proxy, *([self._serve_own] if self._own is not None else [])]
+        for number, descriptor in enumerate(descriptors):
+            if number < len(servers) and _is_listening(descriptor):
+                self._spawn(self._listen(socket.socket(fileno=descriptor), servers[number]))
+            else:
+                os.close(descriptor)
 
     async def _listen(self, listening: socket.socket, serve: Serve) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,7 +152,11 @@ class Egress:
             else:
                 writer.close()
 
-        self._servers.append(await asyncio.start_server(accept, sock=listening, limit=HEAD_LIMIT))
+        try:
+            self._servers.append(await asyncio.start_server(accept, sock=listening, limit=HEAD_LIMIT))
+        except BaseException:
+            listening.close()
+            raise
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -217,6 +228,14 @@ class Egress:
             self._logged.add(target)
             log.warning("a program was refused the network: %s", text)
         return Refused("403 Forbidden", text)
+
+
+def _is_listening(descriptor: int) -> bool:
+    """Return whether a file descriptor is a socket that listens for IPv4 connections."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return False
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        return sock.family == socket.AF_INET and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 async def _open_first(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
