@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from midwatch.domain.store import Store
+from midwatch.programs import cgroup
 from midwatch.programs.guard import guard
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
@@ -149,6 +150,13 @@ def no_process_is_left() -> Iterator[None]:
     yield
     guard.close()
     assert guard.pid is None, "a process group was left behind"
+
+
+@pytest.fixture
+def without_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start programs as on a machine without cgroups."""
+    monkeypatch.setattr(cgroup, "find_own", lambda pid: None)
+    monkeypatch.setattr(cgroup.cgroups, "base", None)
 
 
 @pytest.fixture

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,7 @@ from midwatch.testing import (
     tool,
     wait_for,
 )
-from servers import until
+from servers import eventually, until
 
 
 async def kinds(desk: Runtime, task: Task) -> list[str]:
@@ -640,3 +644,55 @@ async def test_a_removed_database_takes_no_more_tasks(home: Path) -> None:
 
         await until(is_refused)
         (home / "elsewhere.db").rename(home / "midwatch.db")
+
+
+# -- a process that was suspended --------------------------------------------------------------------------------
+
+SUSPENDED = """
+import asyncio, sys
+import uvloop
+from midwatch import Runtime, Settings
+from midwatch.agents.command import CommandAgent, CommandOptions
+
+async def main(home, *argv):
+    settings = Settings.load(home, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"x": CommandAgent("x", CommandOptions(argv=argv))}) as desk:
+        task = await desk.tasks.submit("do it", agent="x", timeout=1.0, workdir=home)
+        ended = await desk.tasks.wait(task.id)
+        print(ended.outcome, ended.result, ended.error)
+
+{"asyncio": asyncio.run, "uvloop": uvloop.run}[sys.argv[1]](main(*sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loop", "ends"), [("asyncio", True), ("uvloop", True), ("uvloop", False)])
+async def test_a_program_that_ended_while_midwatch_was_suspended_keeps_its_result(
+    home: Path, loop: str, ends: bool
+) -> None:
+    home.mkdir()
+    script = "echo $$ > pid.new; mv pid.new pid; while [ ! -e go ]; do sleep 0.01; done; echo the answer"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUSPENDED, loop, str(home), "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert await eventually((home / "pid").exists)
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        program = int((home / "pid").read_text())
+        assert await eventually(lambda: state_of(process.pid) == "T")
+        if ends:
+            (home / "go").touch()
+            assert await eventually(lambda: state_of(program) == "Z")
+        assert await eventually(lambda: time.monotonic() > began + 2.0)  # twice the timeout
+        process.send_signal(signal.SIGCONT)
+        out, _ = await asyncio.to_thread(process.communicate, timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert out.strip() == "ok the answer None" if ends else out.startswith("timeout None")
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process: T for stopped, Z for ended and not reaped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

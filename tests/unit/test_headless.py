@@ -333,6 +333,7 @@ async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
 
 
 @pytest.mark.parametrize("name", ["codex", "claude"])
+@pytest.mark.usefixtures("without_cgroups")
 async def test_a_daemon_does_not_delay_the_end_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     began = time.monotonic()

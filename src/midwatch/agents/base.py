@@ -14,6 +14,7 @@ from pydantic import Field
 
 from midwatch.base.errors import AgentError, MidwatchError, TransientError
 from midwatch.domain.agent import AgentCapability, AgentTerms, Turn
+from midwatch.programs.cgroup import Limits
 from midwatch.programs.process import Program
 from midwatch.programs.sandbox import Sandbox
 from midwatch.wire.fields import Options
@@ -41,13 +42,14 @@ class SharedSettings(TypedDict, total=False):
     """The settings that agents of every kind have.
 
     `why` is the reason why midwatch chose the kind; None if the settings name the kind. Only kinds that start programs
-    use `sandbox`.
+    use `sandbox` and `limits`.
     """
 
     terms: AgentTerms | None
     description: str
     capabilities: tuple[AgentCapability, ...]
     sandbox: Sandbox | None
+    limits: Limits | None
     why: str | None
 
 
@@ -65,6 +67,7 @@ class BaseAgent:
         self.description = shared.get("description", "")
         self.capabilities = shared.get("capabilities") or type(self).capabilities
         self.sandbox = shared.get("sandbox")
+        self.limits = shared.get("limits")
         self.why = shared.get("why")
 
     @classmethod
@@ -89,7 +92,9 @@ class BaseAgent:
         if sandbox is not None:
             search_path = {**os.environ, **env}.get("PATH", os.defpath)
             sandbox = sandbox.admit_program(argv[0], search_path, directory, *readable)
-        return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
+        return Program(
+            agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, limits=self.limits, env=env, enter=enter
+        )
 
 
 OptionsT = TypeVar("OptionsT", bound=ProgramOptions)

@@ -228,6 +228,8 @@ class HeadlessConversation(ProcessConversation):
         while True:
             await run.emit_error_steps()
             remaining = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
+            if remaining <= 0 and child.returncode is not None:
+                remaining = self._agent.patience.stop  # it has ended, and its last output is not read yet
             if remaining <= 0:
                 run.silent, run.lingered = not events.done, events.done
                 child.interrupt("stop")

@@ -9,6 +9,7 @@ from midwatch.agents.base import absolute_path
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.kinds import load_kind
 from midwatch.domain.agent import Agent, AgentCapability
+from midwatch.programs.cgroup import Limits
 from midwatch.programs.sandbox import Sandbox
 
 KINDS: dict[str, str] = {
@@ -33,6 +34,7 @@ def build(
     *,
     share_workdir: bool | None = None,
     sandbox: Sandbox | None = None,
+    limits: Limits | None = None,
     description: str = "",
     capabilities: tuple[AgentCapability, ...] = (),
     why: str | None = None,
@@ -43,9 +45,10 @@ def build(
     `terms` are fields of AgentTerms. `share_workdir` and `terms` replace the defaults of the kind unless they are None.
     """
     cls = load_kind(f"agents.{name}", kind, KINDS)
-    if sandbox is not None and not getattr(cls, "starts_programs", False):
-        raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs; remove the setting.")
-    settings = {"sandbox": sandbox, "capabilities": capabilities, "why": why}
+    for setting, wanted in {"sandbox": sandbox, **(limits._asdict() if limits else {})}.items():
+        if wanted is not None and not getattr(cls, "starts_programs", False):
+            raise BadConfig(f"agents.{name}.{setting}: kind {kind} starts no programs; remove the setting.")
+    settings = {"sandbox": sandbox, "limits": limits, "capabilities": capabilities, "why": why}
     more = {key: value for key, value in settings.items() if value}
     changes = {key: value for key, value in terms.items() if value is not None}
     if share_workdir is not None or kind in EXCLUSIVE:

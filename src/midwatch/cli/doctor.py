@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 from collections.abc import AsyncIterator
@@ -72,6 +73,8 @@ async def examine() -> AsyncIterator[Finding]:
         yield Finding("bad", "configuration", str(problem), "correct this line")
         return
     yield check_configuration(home, settings)
+    for finding in check_cgroups(settings):
+        yield finding
     try:
         await check_same_database(settings)
     except BadConfig as problem:
@@ -142,6 +145,29 @@ def check_configuration(home: Home, settings: Settings) -> Finding:
     file = home.path / "midwatch.toml"
     text = f"{file}" if file.exists() else f"defaults; {file} does not exist"
     return Finding("ok", "configuration", f"{text}; {len(settings.agents)} agents, {len(settings.channels)} channels")
+
+
+def check_cgroups(settings: Settings) -> list[Finding]:
+    """Check whether cgroups end and limit the programs of agents; if a server runs, in the cgroup of the server."""
+    from midwatch.programs.cgroup import CONTROLLERS, Unusable, find_limit_problem, find_own, find_usable
+
+    server = find_server()
+    pid = server.pid if server is not None else os.getpid()
+    problems: dict[str, str | None] = {}
+    try:
+        own = find_usable(find_own(pid))
+        problems = {name: find_limit_problem(own, name, pid) for name in CONTROLLERS}
+        able = [name for name, why in problems.items() if why is None]
+        text = f"they end all programs of a task in {own}; limits that can be set: {', '.join(able) or 'none'}"
+    except (Unusable, OSError) as problem:
+        problems = dict.fromkeys(CONTROLLERS, str(problem))
+        text = f"not used: {problem}"
+    findings = [Finding("ok", "cgroups", text)]
+    for name, agent in sorted(settings.agents.items()):
+        for controller, why in problems.items():
+            if getattr(agent, controller) is not None and why is not None:
+                findings.append(Finding("bad", f"agent {name}", f"its limit {controller} cannot be set", why))
+    return findings
 
 
 async def check_runtime() -> AsyncIterator[Finding]:

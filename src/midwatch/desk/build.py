@@ -19,6 +19,7 @@ from midwatch.domain.agent import Agent
 from midwatch.domain.budget import Price, Prices
 from midwatch.domain.channel import Channel
 from midwatch.domain.store import Store
+from midwatch.programs.cgroup import Limits
 from midwatch.programs.sandbox import build_sandbox
 from midwatch.services.agent_registry import check_targets
 from midwatch.services.day_budget import Budgets, DayBudget
@@ -73,8 +74,15 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             timeout_seconds=agent.timeout,
             **{option: getattr(agent, option) for option in SHARED_OPTIONS},
             sandbox=build_sandbox(
-                name, agent.sandbox, str(settings.home), write=agent.sandbox_paths, read=agent.sandbox_read
+                name,
+                agent.sandbox,
+                str(settings.home),
+                write=agent.sandbox_paths,
+                read=agent.sandbox_read,
+                network=agent.network,
+                hosts=agent.network_hosts,
             ),
+            limits=Limits(agent.memory, agent.pids) if agent.memory or agent.pids else None,
             capabilities=tuple(capability.capability() for capability in agent.capabilities),
         )
     for name, source in registered.items():

@@ -32,7 +32,7 @@ from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Te
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import Role
 from midwatch.domain.rule import ASK, Policy
-from midwatch.wire.fields import Seconds
+from midwatch.wire.fields import Seconds, Size
 
 FILE = "midwatch.toml"
 
@@ -180,6 +180,18 @@ class AgentSettings(BaseModel):
     )
     sandbox_paths: list[str] = Field(default_factory=list, description="More paths that it may write, with bwrap.")
     sandbox_read: list[str] = Field(default_factory=list, description="Hidden paths that it may read, with bwrap.")
+    network: Literal["open", "none", "proxy"] = Field(
+        "open", description="The network of its programs, with bwrap: open, none, or only the hosts of a list (proxy)."
+    )
+    network_hosts: list[str] = Field(
+        default_factory=list, description="Hosts that the proxy connects to: a name, *.name, or either with a port."
+    )
+    memory: Size | None = Field(
+        None, ge=1 << 20, description="Memory that the programs of a task may use, such as 4G. Default: no limit."
+    )
+    pids: int | None = Field(
+        None, ge=1, description="Processes and threads that the programs of a task may have. Default: no limit."
+    )
     submits: bool | None = Field(
         None, description="Whether it may submit tasks and automations. Default: only with the tool desk."
     )

@@ -149,6 +149,24 @@ class Delegation(TypedDict, total=False):
     workdir: str | None
 
 
+class ProgramUsage(NamedTuple):
+    """What programs have used: seconds of CPU time, and the most memory at one time in bytes, if it is known.
+
+    `killed` is how many of their processes the kernel killed because the programs had reached their memory limit.
+    """
+
+    cpu_seconds: float = 0.0
+    peak_memory: int | None = None
+    killed: int = 0
+
+    def plus(self, other: ProgramUsage) -> ProgramUsage:
+        """Return this usage and a later usage of the same attempt together."""
+        peaks = [peak for peak in (self.peak_memory, other.peak_memory) if peak is not None]
+        return ProgramUsage(
+            self.cpu_seconds + other.cpu_seconds, max(peaks, default=None), max(self.killed, other.killed)
+        )
+
+
 class ProgramOwner(Protocol):
     """The owner of an agent's program: a turn, or a terminal that is opened before its first prompt.
 
@@ -178,6 +196,9 @@ class ProgramOwner(Protocol):
         Wait for the return of this method before the child process calls exec: then the child can be found and ended
         even if this process dies.
         """
+
+    def note_usage(self, usage: ProgramUsage) -> None:
+        """Note what programs of this attempt have used since the last call for the same program."""
 
 
 class Turn(ProgramOwner, Protocol):

@@ -1,8 +1,9 @@
 """The guard: a small process that ends the process groups of midwatch's children when midwatch dies, even by SIGKILL.
 
 Only midwatch writes to the pipe that the guard reads. A line `+pgid` adds a group to the guard's list, and a line
-`-pgid` removes it. When midwatch has ended, the guard reads end-of-file from the pipe, sends SIGKILL to all groups that
-are still in its list, and exits.
+`-pgid` removes it. A line `=path` names the cgroup that contains the cgroups of all children. When midwatch has ended,
+the guard reads end-of-file from the pipe, sends SIGKILL to all groups that are still in its list and to all processes
+of the cgroup, removes the cgroup, and exits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 
 WATCH = """
 trap '' INT TERM HUP QUIT
-groups= forgotten=0
+groups= forgotten=0 cgroup=
 sift() {
     left= forgotten=0
     for pgid in $groups; do
@@ -27,15 +28,23 @@ sift() {
 while read -r said; do
     case $said in
     +*) groups="$groups ${said#+}"; eval "group${said#+}=yes" ;;
+    =*) cgroup=${said#=} ;;
     -*) unset "group${said#-}"; forgotten=$((forgotten + 1)) ;;
     esac
     case $forgotten in 100) sift ;; esac
 done
 sift
 for pgid in $groups; do kill -9 "-$pgid"; done
+case $cgroup in "") exit ;; esac
+echo 1 > "$cgroup/cgroup.kill"
+tries=0
+while read -r _ populated < "$cgroup/cgroup.events" && [ "$populated" = 1 ] && [ $tries -lt 100000 ]; do
+    tries=$((tries + 1))
+done
+exec rmdir "$cgroup"/*/*/ "$cgroup"/*/ "$cgroup"
 """
 # A variable for each group makes removal fast; removed groups are deleted from the list now and then. The script starts
-# no processes, because the machine may have no free process when the script must act.
+# no processes, because the machine may have no free process when the script must act; `exec` starts none.
 
 
 class Guard:
@@ -43,6 +52,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
+        self._cgroup = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
         os.register_at_fork(after_in_child=self._drop)
@@ -57,6 +67,12 @@ class Guard:
         with self._lock:
             self._groups.add(pgid)
             self._send(f"+{pgid}\n")
+
+    def watch_cgroup(self, path: str) -> None:
+        """Name the cgroup whose processes the guard ends if midwatch dies."""
+        with self._lock:
+            self._cgroup = path
+            self._send(f"={path}\n")
 
     def forget(self, pgid: int) -> None:
         """Remove a process group that has ended from the guard's list."""
@@ -92,7 +108,7 @@ class Guard:
             cwd="/", env={"PATH": os.defpath}, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None
-        lines = "".join(f"+{pgid}\n" for pgid in sorted(self._groups))
+        lines = f"={self._cgroup}\n" + "".join(f"+{pgid}\n" for pgid in sorted(self._groups))
         os.write(self._process.stdin.fileno(), lines.encode())
         os.set_blocking(self._process.stdin.fileno(), False)
 
@@ -107,7 +123,7 @@ class Guard:
     def _drop(self) -> None:
         """Forget the guard in a fork of this process: the fork must not hold the guard's pipe and has no groups."""
         self._lock = threading.RLock()
-        self._groups = set()
+        self._groups, self._cgroup = set(), ""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.returncode = 0  # the guard is not a child of the fork, which cannot wait for it

@@ -3,7 +3,8 @@
 The gate is a shell that waits for one line and then becomes the program. midwatch sends the line after the process
 group was written to the store. If midwatch dies before that, the shell reads end-of-file from its pipe and exits, and
 the program never runs. If midwatch dies later, the guard ends the group. When the task is rescued, `reap` ends
-processes that are still alive.
+processes that are still alive. Where cgroups can be used, the shell is also put in a cgroup before it becomes the
+program, and all processes in the cgroup end with the child.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any, Self
 
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
+from midwatch.programs.cgroup import Cgroup, Limits, cgroups
+from midwatch.programs.egress import Egress
 from midwatch.programs.guard import guard
 from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
@@ -51,6 +54,7 @@ class Program:
     workdir: str
     sandbox: Sandbox | None
     """The sandbox, or None. The field has no default, so that no program is started without a sandbox by mistake."""
+    limits: Limits | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     enter: tuple[str, ...] = ()
     """A command that runs before the program, outside of the sandbox, and becomes the program."""
@@ -77,19 +81,27 @@ class Program:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
         return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
-    def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def open_egress(self, turn_env: Mapping[str, str]) -> Egress | None:
+        """Return the way out of the sandbox, if its network has a proxy."""
+        if self.sandbox is None or self.sandbox.network != "proxy":
+            return None
+        return Egress.for_agent(self.agent, self.sandbox.hosts, turn_env)
+
+    def spawn(self, turn_env: Mapping[str, str], egress: Egress | None) -> subprocess.Popen[bytes]:
         """Start the shell that waits at the gate."""
         if problem := self.problem():
             raise AgentError(problem)
         _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
+        if egress is not None:
+            argv = egress.wrap(argv)
         if self.sandbox is not None:
             argv, env = self.sandbox.command(argv, self.workdir, env)
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=self.workdir, env=env, start_new_session=True,
+                cwd=self.workdir, env=env, start_new_session=True, pass_fds=egress.pass_fds if egress else (),
             )  # fmt: skip
         except OSError as error:
             raise self._convert_error(error) from error
@@ -223,7 +235,10 @@ class Child:
         self.exited = asyncio.Event()
         self.interrupted = False
         self._popen = popen
+        self._turn = turn
         self._task = (turn.task_id, turn.attempt)
+        self._cgroup: Cgroup | None = None
+        self._egress: Egress | None = None
         ATTEMPTS_BY_GROUP[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
         self._helper = helper
@@ -235,11 +250,22 @@ class Child:
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
         """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
-        child = cls(program.spawn(turn.env), turn, (out, err), **more)
+        egress = program.open_egress(turn.env)
         try:
+            popen = program.spawn(turn.env, egress)
+        except BaseException:
+            if egress is not None:
+                egress.close()
+            raise
+        child = cls(popen, turn, (out, err), **more)
+        child._egress = egress
+        try:
+            if egress is not None:
+                egress.start()
             guard.watch(child.pgid)
             child._watch_exit()
             await child._connect()
+            child._enter_cgroup(program)
         except OSError as problem:
             await child.end()
             raise TransientError(f"program {program.argv[0]!r} cannot be watched: {problem.strerror}") from problem
@@ -259,6 +285,16 @@ class Child:
         self.write(b"go\n" + stdin)
         if not more:
             self.end_input()
+
+    async def serve(self, turn: ProgramOwner) -> None:
+        """Work for a later turn: write the child's group to the store for this turn, and report the usage to it."""
+        await turn.own_group(self.pgid)
+        self._turn = turn
+
+    def report_usage(self) -> None:
+        """Tell the turn what the child has used since the last report."""
+        if self._cgroup is not None:
+            self._turn.note_usage(self._cgroup.take_usage())
 
     def write(self, data: bytes) -> None:
         """Write to the standard input of the child."""
@@ -296,7 +332,8 @@ class Child:
     async def end(self) -> None:
         """End all processes of the group, first with SIGTERM, then with SIGKILL.
 
-        Processes of the attempt that have left the group are ended too if the child was interrupted or still ran.
+        Processes that have left the group are killed too, if they are in the cgroup of the child. Without a cgroup,
+        they are killed only if the child was interrupted or still ran.
         """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -310,15 +347,27 @@ class Child:
             await wait_within(PATIENCE, self.exited)
         self._popen.poll()
         self._gone = await end_members(self.pgid, grace=GRACE, patience=PATIENCE)
+        if self._cgroup is not None:
+            self.report_usage()
+            await self._cgroup.end()
+            self._cgroup = None
         if not self._helper and (self.interrupted or not finished):
             await end_strays(*self._task)
         for pipe in self._pipes:
             if pipe.transport is not None:
                 await wait_within(0.01 if self.interrupted else DRAIN, pipe.closed)
         self._close_pipes()
+        if self._egress is not None:
+            self._egress.close()
         if self._gone:
             guard.forget(self.pgid)
             ATTEMPTS_BY_GROUP.pop(self.pgid, None)
+
+    def _enter_cgroup(self, program: Program) -> None:
+        attempt = ATTEMPTS_BY_GROUP[self.pgid]
+        self._cgroup = cgroups.place(program.agent, attempt, self.pgid, program.limits)
+        if self._cgroup is not None:
+            ATTEMPTS_BY_GROUP[self.pgid] = f"{attempt}:{self._cgroup.attempt}"
 
     def _signal(self, number: signal.Signals) -> None:
         if not self._gone:

@@ -3,7 +3,8 @@
 In a sandbox of bubblewrap, the file system is read-only. The user's home, midwatch's home, /tmp and /run look empty,
 and other processes are invisible. The agent gets access to what it needs: its working directory, the state of its
 program, the program itself, and the repository of the working directory. The configuration and the hooks of the
-repository stay read-only, because they name programs that run outside of the sandbox. The network is not limited.
+repository stay read-only, because they name programs that run outside of the sandbox. The network is not limited, or
+leads nowhere, or leads to a proxy of midwatch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from midwatch.base.errors import BadConfig
+from midwatch.programs.egress import READABLE, read_target
 
 DEAF = 'trap "" INT TERM HUP; exec "$@"'
 HEARING = ("env", "--default-signal=INT,TERM,HUP")
@@ -48,7 +50,8 @@ OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
 """Environment variables with which a loader or a shell runs other code."""
 TRY_SECONDS = 20.0
-WORKING: set[str] = set()  # the bubblewrap programs that were tried with success
+WORKING: set[tuple[str, ...]] = set()  # the commands of bubblewrap that were tried with success
+Network = Literal["open", "none", "proxy"]
 
 
 class Repository(NamedTuple):
@@ -69,6 +72,12 @@ class Sandbox:
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     root: str | None = None  # the writable directory; if None, the working directory
+    network: Network = "open"
+    hosts: tuple[str, ...] = ()  # the hosts that the proxy connects to
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        return APART if self.network == "open" else (*APART, "--unshare-net")
 
     def admit_program(self, program: str, search: str, root: str, *more: str) -> Sandbox:
         """Return a copy of the sandbox that admits one program of the agent.
@@ -78,6 +87,7 @@ class Sandbox:
         """
         home = _home()
         hidden = (home, *map(Path, EMPTY))
+        more = (*more, *READABLE) if self.network == "proxy" else more
         needed = (*_find_program(program, search), *(Path(path).resolve() for path in more))
         read = (str(path) for path in needed if any(path.is_relative_to(directory) for directory in hidden))
         state = (str(home / name) for name in _list_state(program))
@@ -101,7 +111,17 @@ class Sandbox:
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
         real_dir = str(Path(workdir).resolve())
         mounts = [word for mount in self._mounts(self.root or real_dir) for word in mount]
-        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", real_dir, "--", *HEARING, *assignments, *argv)
+        bwrap = (
+            _find_bwrap() or "bwrap",
+            *self._apart,
+            *mounts,
+            "--chdir",
+            real_dir,
+            "--",
+            *HEARING,
+            *assignments,
+            *argv,
+        )
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -122,7 +142,7 @@ class Sandbox:
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
             if hidden == directory or (hidden == home and directory in home.parents):
                 return f"{directory} contains {whose}, which a sandbox hides; choose another working directory"
-        if why := _try_sandbox(program):
+        if why := _try_sandbox(program, *self._apart):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
 
@@ -221,23 +241,30 @@ def _find_bwrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def _try_sandbox(program: str) -> str | None:
+def _try_sandbox(program: str, *options: str) -> str | None:
     """Try to make a sandbox, and return the reason why that fails, or None. Only success is remembered."""
-    if program in WORKING:
+    command = (program, *(options or APART), "--", *HEARING, "true")
+    if command in WORKING:
         return None
-    command = (program, *APART, "--", *HEARING, "true")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return type(problem).__name__
     if done.returncode == 0:
-        WORKING.add(program)
+        WORKING.add(command)
         return None
     return next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
 
 
 def build_sandbox(
-    agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]
+    agent: str,
+    wanted: str | list[str],
+    home: str,
+    *,
+    write: list[str],
+    read: list[str],
+    network: Network = "open",
+    hosts: Sequence[str] = (),
 ) -> Sandbox | None:
     """Return the sandbox of an agent from its settings in `[agents.NAME]`, or None if it has no sandbox.
 
@@ -245,6 +272,7 @@ def build_sandbox(
     """
     if wanted != "bwrap" and (write or read):
         raise BadConfig(f'agents.{agent}: `sandbox_paths` and `sandbox_read` also need `sandbox = "bwrap"`.')
+    _check_network(agent, wanted, network, hosts)
     if wanted == "none":
         return None
     if isinstance(wanted, list):
@@ -256,4 +284,16 @@ def build_sandbox(
                 raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides {path!r}; name paths inside of it.")
             if _absolute(path).is_relative_to(own):
                 raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides midwatch's home; remove {path!r}.")
-    return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read))
+    return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read), network=network, hosts=tuple(hosts))
+
+
+def _check_network(agent: str, wanted: str | list[str], network: Network, hosts: Sequence[str]) -> None:
+    if network != "open" and wanted != "bwrap":
+        raise BadConfig(f'agents.{agent}.network: {network!r} also needs `sandbox = "bwrap"`.')
+    if hosts and network != "proxy":
+        raise BadConfig(f'agents.{agent}.network_hosts: the list also needs `network = "proxy"`.')
+    for host in hosts:
+        try:
+            read_target(host)
+        except ValueError as problem:
+            raise BadConfig(f"agents.{agent}.network_hosts: {problem}; correct it.") from None

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
 from midwatch.base.text import cut
-from midwatch.domain.agent import Agent, Conversation, Turn, TurnResult
+from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
@@ -116,6 +116,14 @@ def read_error(problem: Exception, task: Task) -> TurnOutcome:
         log.warning("agent %s raised an error in task %s", task.agent, task.id, exc_info=problem)
     text = sanitize(f"{type(problem).__name__}: {problem}")
     return TurnOutcome("error", error=cut(text, ERROR_SHOWN), transient=transient)
+
+
+def explain_kill(outcome: TurnOutcome, usage: ProgramUsage | None) -> TurnOutcome:
+    """Return the outcome. If it is an error and programs had no memory left, the text of the error says so."""
+    if outcome.outcome != "error" or usage is None or not usage.killed:
+        return outcome
+    why = "its programs reached the memory limit of the agent, so the kernel killed some; increase the limit `memory`."
+    return replace(outcome, error=f"{outcome.error}\n{why}")
 
 
 def sanitize(text: str) -> str:

@@ -29,6 +29,8 @@ log = logging.getLogger("midwatch.worker")
 
 ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
+LATE_SECONDS, LATE_GRACE_SECONDS = 0.5, 5.0
+"""If the end of the working time is noticed this late, the turn has the second time to end by itself."""
 WRITE_WAIT_SECONDS = 0.02
 """If the turn waits for a handoff shorter than this, the wait is not written to the store."""
 SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
@@ -195,7 +197,16 @@ class Run:
         self.deadline = self._host.clock.monotonic() + seconds
         self._timer = self._host.clock.call_later(seconds, self._end_time)
 
-    def _end_time(self) -> None:
+    def _end_time(self, *, may_be_late: bool = True) -> None:
+        """Stop the turn, because its working time is over.
+
+        If this process was suspended meanwhile, the program may have ended in time, and only its end was not noticed
+        yet. Then the turn keeps its result.
+        """
+        late = self._host.clock.monotonic() - self.deadline if self.deadline is not None else 0.0
+        if may_be_late and late > LATE_SECONDS:
+            self._timer = self._host.clock.call_later(LATE_GRACE_SECONDS, lambda: self._end_time(may_be_late=False))
+            return
         reason, notify = self._time_up
         notify()
         self.interrupt(reason)

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.base.trace import incoming, parse_trace, validate_trace
-from midwatch.domain.agent import Answer, Delegation, Question
+from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
 from midwatch.domain.approval import answer_by_rule, answer_of, ask, expire_at_once
 from midwatch.domain.budget import Over, Spending
 from midwatch.domain.changes import Changes, Update
@@ -74,6 +74,7 @@ class LiveTurn:
         self.began = False
         self.asked = False
         self.tools_used = 0
+        self.program_usage: ProgramUsage | None = None
         self._host = host
         self._run = run
         self._asking = asyncio.Lock()
@@ -302,6 +303,9 @@ class LiveTurn:
         except StoreUnavailable as problem:  # the program has not started yet, so the task can be retried
             raise TransientError(f"the agent's program was not started, because of the store: {problem}") from problem
 
+    def note_usage(self, usage: ProgramUsage) -> None:
+        self.program_usage = (self.program_usage or ProgramUsage()).plus(usage)
+
     # -- for the worker ------------------------------------------------------------------------------------------
 
     def context(self) -> Context | None:
@@ -361,7 +365,11 @@ class LiveTurn:
         for opened in self._open.values():
             self._add(event(end_call(opened, CUT_OFF), now, **self._meta))
         self._open.clear()
-        end = TurnEnd(status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length)
+        used = self.program_usage
+        end = TurnEnd(
+            status=status, duration=round(spent, 6), iterations=iterations, final_content_len=length,
+            cpu_seconds=round(used.cpu_seconds, 3) if used else None, peak_memory=used.peak_memory if used else None,
+        )  # fmt: skip
         self._add(event(end, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
 

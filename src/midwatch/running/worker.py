@@ -28,6 +28,7 @@ from midwatch.running.outcome import (
     STUCK,
     TurnOutcome,
     check_transfer,
+    explain_kill,
     read_error,
     read_result,
     run_turn,
@@ -132,6 +133,7 @@ class Worker:
             turn = LiveTurn(self._host, run)
             outcome = await self._work(run, turn, has_steers)
             stuck = await self._close(run, turn, outcome)
+            outcome = explain_kill(outcome, turn.program_usage)
             if run.task.worktree is not None and run.reason != "lost":
                 run.task = await self._worktrees.finish_task(run.task)
             await self._end_attempt(run, turn, outcome)

@@ -24,6 +24,7 @@ from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
+from midwatch.programs.cgroup import remove_leftovers
 from midwatch.programs.hook_program import make_hook
 from midwatch.programs.reaper import identify, reap
 from midwatch.running.host import Host
@@ -117,7 +118,7 @@ class Crew:
         """Return the parts of the crew in the order in which they start."""
         desk, engine, worker, role = self._desk, self.engine, self.worker, self.instance.role
         parts = [
-            Part(stop=engine.stop),
+            Part(remove_leftovers, engine.stop),
             _loop(self.courier, "delivery"),
             _loop(self.pruner, FOREIGN),
             _loop(self.rescuer, "approval"),

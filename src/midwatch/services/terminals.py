@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotRunning
-from midwatch.domain.agent import Agent, Conversation, Screenshot, has_terminal
+from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Screenshot, has_terminal
 from midwatch.domain.event import Payload
 from midwatch.domain.relay import Relay
 from midwatch.domain.session import Session, SessionStore
@@ -57,6 +57,9 @@ class OpeningTurn:
 
     async def own_group(self, pgid: int) -> None:
         """Do nothing, because the guard knows the process group and no task needs to know it."""
+
+    def note_usage(self, usage: ProgramUsage) -> None:
+        """Do nothing, because no task has used the program yet."""
 
 
 class Terminals:

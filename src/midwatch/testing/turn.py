@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, HandoffError
 from midwatch.base.ids import new_id
-from midwatch.domain.agent import Answer, Delegation, Question
+from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
 from midwatch.domain.event import MessageDelta, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Session, gate_key
@@ -55,6 +55,7 @@ class RecordingTurn:
         self.resumed = resumed
         self.events: list[Payload] = []
         self.groups: list[int] = []
+        self.program_usage = ProgramUsage()
         self.asked: list[Question] = []
         self.questions: list[tuple[str, tuple[str, ...]]] = []
         self.progress = progress
@@ -216,6 +217,10 @@ class RecordingTurn:
         """Record the id of a process group of this attempt."""
         self.groups.append(pgid)
         await self._notify()
+
+    def note_usage(self, usage: ProgramUsage) -> None:
+        """Add the usage of a program."""
+        self.program_usage = self.program_usage.plus(usage)
 
     async def _notify(self) -> None:
         async with self._news:

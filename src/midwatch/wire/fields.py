@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -22,6 +23,19 @@ def _seconds(value: Any) -> Any:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 """A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
+
+
+def _size(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", value.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError("write a number of bytes, or a text such as 512M or 4G")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""A number of bytes, or a text such as 800K, 512M, 4G."""
 
 
 class Options(BaseModel):

@@ -82,6 +82,8 @@ class AcpConversation:
             await self._end_process()
             raise
         finally:
+            if self._link is not None and self._link.child is not None:
+                self._link.child.report_usage()
             self._turn = self._transcript = None
             self._prompting = False
 
@@ -124,7 +126,7 @@ class AcpConversation:
         if link is None:
             link = await self._start(turn, program)
         else:
-            await turn.own_group(link.pgid)
+            await link.serve(turn)
         thread_id = turn.thread_id or self._thread
         if self._id is None or (thread_id is not None and thread_id != self._id):
             await self._open_session(turn, link, thread_id)

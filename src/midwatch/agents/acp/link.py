@@ -110,11 +110,10 @@ class Link:
         self._connection = library.Connection(self._serve, self._wire)
         self._watching = asyncio.create_task(self._watch())
 
-    @property
-    def pgid(self) -> int:
-        """The process group of the agent."""
+    async def serve(self, turn: Turn) -> None:
+        """Let the agent work for a later turn."""
         assert self.child is not None
-        return self.child.pgid
+        await self.child.serve(turn)
 
     @property
     def alive(self) -> bool:

@@ -194,7 +194,7 @@ class Commands:
         child = await Child.spawn(program, turn, output, Pipe(), helper=True)
         try:
             await child.admit(turn)
-            in_time = await wait_within(longest, child.exited)
+            in_time = await wait_within(longest, child.exited) or child.returncode is not None
             if not in_time:
                 child.interrupt("terminate")
         finally:

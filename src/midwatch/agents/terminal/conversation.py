@@ -71,6 +71,8 @@ class TerminalConversation:
             return await self._work(turn, self._live)
         finally:
             self._turn = None
+            if self._live is not None and self._live.running:
+                self._live.child.report_usage()
             if self._closed:
                 self._forget()
 
@@ -81,7 +83,7 @@ class TerminalConversation:
         if self._live is None or not self._live.running:
             await self._open(turn)
         else:
-            await turn.own_group(self._live.child.pgid)
+            await self._live.child.serve(turn)
 
     async def interrupt(self, mode: Interrupt) -> None:
         """Interrupt the agent.

@@ -22,12 +22,17 @@ class TurnStart(Payload):
 
 @kind("turn_end")
 class TurnEnd(Payload):
-    """The turn ended. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds."""
+    """The turn ended. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds.
+
+    `cpu_seconds` and `peak_memory`, in bytes, are what the agent's programs used, where the kernel reports it.
+    """
 
     status: str
     duration: float
     iterations: int | None = None
     final_content_len: int = 0
+    cpu_seconds: float | None = None
+    peak_memory: int | None = None
 
 
 @kind("llm_request", agents=True)
