@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from midwatch.base.directories import open_pinned
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
@@ -77,19 +78,30 @@ class Program:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
         return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
-    def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start the shell that waits at the gate."""
+    def spawn(self, turn_env: Mapping[str, str], pin: str | None = None) -> subprocess.Popen[bytes]:
+        """Start the shell that waits at the gate. If the working directory has a pin, the shell starts only there."""
+        if pin is None:
+            return self._spawn(turn_env, None)
+        with open_pinned(self.workdir, pin) as directory:
+            return self._spawn(turn_env, directory)
+
+    def _spawn(self, turn_env: Mapping[str, str], directory: int | None) -> subprocess.Popen[bytes]:
+        """Start the shell in the open directory, or in the directory at the path if nothing is open."""
         if problem := self.problem():
             raise AgentError(problem)
         _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
+        inherited: tuple[int, ...] = ()
         if self.sandbox is not None:
-            argv, env = self.sandbox.command(argv, self.workdir, env)
+            inherited = (directory,) if directory is not None and self.sandbox.takes_descriptor() else ()
+            argv, env = self.sandbox.command(argv, self.workdir, env, *inherited)
+        held = f"/proc/self/fd/{directory}"
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=self.workdir, env=env, start_new_session=True,
+                cwd=held if directory is not None and Path(held).exists() else self.workdir, env=env,
+                start_new_session=True, pass_fds=inherited,
             )  # fmt: skip
         except OSError as error:
             raise self._convert_error(error) from error
@@ -235,7 +247,8 @@ class Child:
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
         """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
-        child = cls(program.spawn(turn.env), turn, (out, err), **more)
+        pin = turn.pin if program.workdir == turn.workdir else None
+        child = cls(program.spawn(turn.env, pin), turn, (out, err), **more)
         try:
             guard.watch(child.pgid)
             child._watch_exit()
