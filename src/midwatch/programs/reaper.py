@@ -31,7 +31,7 @@ def identify(pgid: int) -> str:
     with the attempt for which the child was started, because later attempts may use the same child.
     """
     try:
-        return f"{boot_id()}:{_stat(pgid)[19].decode()}:{ATTEMPTS_BY_GROUP.get(pgid, '')}"
+        return f"{boot_id()}:{read_stat(pgid)[19].decode()}:{ATTEMPTS_BY_GROUP.get(pgid, '')}"
     except OSError:
         return ""
 
@@ -108,7 +108,7 @@ def members(pgid: int) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError, IndexError):
-            state, _, group = _stat(pid)[:3]
+            state, _, group = read_stat(pid)[:3]
             if int(group) == pgid and state not in (b"Z", b"X"):
                 pids.add(pid)
     return pids
@@ -140,15 +140,15 @@ def _find_carriers(variable: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
-            if variable in _read_environment(pid).split(b"\0"):
+            if variable in read_environment(pid).split(b"\0"):
                 pids.add(pid)
     return pids - {os.getpid()}
 
 
-def _read_environment(pid: int) -> bytes:
+def read_environment(pid: int) -> bytes:
     """Return the environment of a process, and wait a moment if the system is still loading the process's program."""
     while not (environment := (PROC / str(pid) / "environ").read_bytes()):
-        started, memory = map(int, _stat(pid)[19:21])
+        started, memory = map(int, read_stat(pid)[19:21])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / TICKS
         if not memory or age > LOADING_SECONDS:  # a kernel thread, a process that ends, or one without variables
             break
@@ -162,7 +162,7 @@ def _is_running(pid: int) -> bool:
     This needs a test of its own: a process that is ending has no environment any more, but still runs for a moment.
     """
     try:
-        return _stat(pid)[0] not in (b"Z", b"X")
+        return read_stat(pid)[0] not in (b"Z", b"X")
     except (OSError, IndexError):
         return False
 
@@ -172,7 +172,7 @@ def _pids() -> Iterator[int]:
         yield from (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
-def _stat(pid: int) -> list[bytes]:
+def read_stat(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the program's name: state, parent, group and so on.
 
     The program's name is in parentheses and may contain any character, so the fields begin after the last `)`.
