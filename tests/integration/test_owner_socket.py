@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import httpx2
@@ -13,8 +15,9 @@ import pytest
 
 from commands import run
 from midwatch.base.home import Home
+from midwatch.client import Client
 from midwatch.runtime.owner_socket import OwnerSocket
-from servers import PROGRAM, Server, environment
+from servers import PATIENCE, PROGRAM, Server, environment
 
 CONFIG = """
 detect_agents = false
@@ -115,3 +118,17 @@ async def test_the_token_file_comes_back_with_the_setting(server: Server) -> Non
     await server.start()
     assert (server.home / "token").exists()
     assert run(["tasks"], env=environment(server.home)).returncode == 0
+
+
+async def test_a_follower_gets_the_token_of_a_server_that_was_started_again(server: Server) -> None:
+    async with Client.for_home(server.home) as client, aclosing(client.follow(0)) as events:
+        async with asyncio.timeout(PATIENCE):
+            midwatch(server, "run", "true")
+            first = await anext(events)
+            await server.stop()
+            await server.start()
+            midwatch(server, "run", "echo again")
+            async for event in events:
+                if event["kind"] == "task_finished" and event["payload"]["result"] == "again":
+                    break
+    assert first["seq"] == 1

@@ -41,6 +41,7 @@ class Transport:
         before the stream connects again.
         """
         self.url = url
+        self._found = (url, token)
         self._locate = locate
         self._http = httpx2.AsyncClient(
             base_url=f"{url}/api/v1",
@@ -124,14 +125,18 @@ class Transport:
             "check it with `midwatch doctor`, and see with `midwatch tasks` whether it accepted the request."
         )
 
-    def _move(self) -> None:
+    def _move(self) -> bool:
+        """Use the current address and token of the server from now on. Return whether one of them is new."""
         found = None
         with suppress(NotRunning):  # the server is being stopped or started
             found = self._locate() if self._locate else None
-        if found:
-            self.url, token = found
-            self._http.base_url = httpx2.URL(f"{self.url}/api/v1")
-            self._http.headers["authorization"] = f"Bearer {token}"
+        if found is None or found == self._found:
+            return False
+        self._found = found
+        self.url, token = found
+        self._http.base_url = httpx2.URL(f"{self.url}/api/v1")
+        self._http.headers["authorization"] = f"Bearer {token}"
+        return True
 
 
 def ask_for_token(path: Path) -> str:
