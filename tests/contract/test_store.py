@@ -121,12 +121,15 @@ async def test_a_submitted_task_is_read_back_unchanged(store: Store) -> None:
         prompt="grüße 🎉 100% :x ?",
         priority=7,
         route="console",
+        workdir="/work",
+        pin="boot:1:2",
         budget={"tokens": 5},
         trace={"id": "x"},
         progress=[1, 2],
     )
     assert (await store.submit(task, 10)).created
     assert await store.get_task(task.id) == task
+    assert [claimed.pin for claimed in await claim_tasks(store)] == [task.pin]
     assert await store.get_task("t_none") is None
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -338,11 +338,14 @@ async def test_following_ends_when_the_server_stays_away() -> None:
 
 
 async def test_a_follower_finds_a_server_at_a_new_address() -> None:
-    async with loopback(stream(frame(1))) as old, loopback(stream(frame(2))) as new:
-        where: Callable[[], str | None] = lambda: new.url  # noqa: E731
-        async with Client(old.url, "t", locate=where) as client:
-            assert await read_events(client, 2) == [(1, "x"), (2, "x")]
+    async with (
+        loopback(stream(frame(1))) as old,
+        loopback(stream(frame(2))) as new,
+        Client(old.url, "t", locate=lambda: (new.url, "u")) as client,
+    ):
+        assert await read_events(client, 2) == [(1, "x"), (2, "x")]
     assert new.heard[0].headers["last-event-id"] == "1"
+    assert new.heard[0].headers["authorization"] == "Bearer u"
 
 
 def state(seq: int, **fields: object) -> str:

@@ -98,6 +98,10 @@ class KeyReused(Conflict, code="key_reused"):
         )
 
 
+class DirectoryChanged(Conflict, code="directory_changed"):
+    """The working directory was removed or replaced after it was stored, for example by a symbolic link."""
+
+
 class LimitReached(MidwatchError, code="limit_reached", exit_status=5):
     """Too much work is open; try again later."""
 

@@ -79,11 +79,12 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The process and the address of the running server of a home directory."""
+    """The process and the address of the running server of a home directory, and where it keeps the owner's token."""
 
     pid: int
     url: str
     version: str
+    owner_access: str = "file"
 
 
 class Home:
@@ -94,19 +95,26 @@ class Home:
         self.database = path / "midwatch.db"
         self.token_file = path / "token"
         self.run = path / "run"
+        self.owner_socket = self.run / "owner.sock"
         self.work = path / "work"
         self.worktrees = path / "worktrees"
         self.log_file = path / "log" / "midwatch.log"
         self.server_file = self.run / "server.json"
 
-    def prepare(self) -> None:
-        """Create missing directories, readable only by their owner; raise HomeUnusable if that fails."""
+    def prepare(self, owner_access: str = "file") -> None:
+        """Create missing directories, readable only by their owner; raise HomeUnusable if that fails.
+
+        The owner's token gets a file if `owner_access` is "file". Otherwise the file is removed.
+        """
         try:
             for folder in (self.path, self.run, self.work, self.log_file.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK | os.X_OK) or not os.access(self.run, os.W_OK | os.X_OK):
                 raise PermissionError(13, "Permission denied")
-            self.token()
+            if owner_access == "file":
+                self.token()
+            else:
+                self.token_file.unlink(missing_ok=True)
         except OSError as problem:
             raise HomeUnusable(
                 f"the home directory {self.path} cannot be used: {problem.strerror}. "

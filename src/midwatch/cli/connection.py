@@ -162,6 +162,6 @@ async def open_store(*, work: bool) -> AsyncIterator[Desk]:
 
     async with Runtime.open(home_path(), role="run" if work else "library", work=work) as runtime:
         transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
-        token = find_attempt_token() or runtime.home.token()
+        token = find_attempt_token() or runtime.owner_secret
         async with Client("http://midwatch", token, transport=transport) as client:
             yield Desk(client, runtime.home, None, runtime)

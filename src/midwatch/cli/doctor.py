@@ -57,8 +57,11 @@ async def examine() -> AsyncIterator[Finding]:
     from midwatch.desk.config import Settings
 
     home = Home(home_path())
+    owner_access = "file"
+    with suppress(MidwatchError):  # wrong settings are reported below
+        owner_access = Settings.load(home.path).owner_access
     try:
-        home.prepare()
+        home.prepare(owner_access)
     except MidwatchError as problem:
         yield Finding("bad", "home", str(problem), "set MIDWATCH_HOME to a writable directory")
         return
@@ -96,6 +99,8 @@ def check_disk(home: Home) -> Finding:
 
 def check_token(home: Home) -> Finding:
     """Check that only the owner of the token file can read it."""
+    if not home.token_file.exists():
+        return Finding("ok", "token", f"no file; the server gives it out at {home.owner_socket}")
     mode = stat.S_IMODE(home.token_file.stat().st_mode)
     if mode & 0o077:
         return Finding("bad", "token", f"{home.token_file} has mode {mode:o}", f"chmod 600 {home.token_file}")
@@ -114,7 +119,12 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
     if server is None:
         return
     where = f"pid {server.pid} at {server.url}"
-    async with Client(server.url, home.token()) as client:
+    try:
+        connection = Client.for_home(home.path)
+    except MidwatchError as problem:
+        yield Finding("bad", "server", str(problem), RESTART)
+        return
+    async with connection as client:
         if not await is_answering(client):
             yield Finding("bad", "server", f"{where} does not answer", f"see {home.log_file}")
             return

@@ -110,7 +110,7 @@ def start_detached(settings: Settings, port: int | None, db: str | None, expose:
     from midwatch.base.home import Home
 
     home = Home(home_path())
-    home.prepare()
+    home.prepare(settings.owner_access)
     if running := find_server():
         raise AlreadyRunning(
             f"a midwatch server already serves {home.path} (pid {running.pid}, {running.url}); "
@@ -161,7 +161,7 @@ async def wait_for_server(home: Home, child: subprocess.Popen[bytes]) -> ServerI
             return None
         info = home.server()
         if info is not None and info.pid == child.pid:
-            async with Client(info.url, home.token()) as client:
+            async with Client(info.url, "none") as client:  # the health needs no token
                 if await is_answering(client):
                     return info
         await asyncio.sleep(POLL_SECONDS)

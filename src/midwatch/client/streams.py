@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import httpx2
 import orjson
 
+from midwatch.base.errors import Unauthorized
 from midwatch.client.transport import Transport, drop_none, error_of
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class EventCalls(Transport):
                 lost_at = lost_at or time.monotonic()
                 if patience is not None and time.monotonic() - lost_at >= patience:
                     raise self._unreachable(lost) from None
+            except Unauthorized:  # a server that was started again may have a new token
+                if not self._move():
+                    raise
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
             self._move()

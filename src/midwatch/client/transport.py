@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -12,12 +14,14 @@ import httpx2
 import orjson
 
 from midwatch.base import errors
-from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning
+from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Unauthorized
 from midwatch.base.home import Home
 from midwatch.base.trace import own_trace
 
 T = TypeVar("T")
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
+SOCKET_SECONDS = 10.0
+MAX_ANSWER = 4096
 
 
 class Transport:
@@ -29,13 +33,15 @@ class Transport:
         token: str,
         *,
         transport: httpx2.AsyncBaseTransport | None = None,
-        locate: Callable[[], str | None] | None = None,
+        locate: Callable[[], tuple[str, str] | None] | None = None,
     ) -> None:
         """Prepare a client.
 
-        `locate` returns the current address of the server; a stream calls it before the stream connects again.
+        `locate` returns the current address of the server and the token, or None if no server runs. A stream calls it
+        before the stream connects again.
         """
         self.url = url
+        self._found = (url, token)
         self._locate = locate
         self._http = httpx2.AsyncClient(
             base_url=f"{url}/api/v1",
@@ -53,11 +59,18 @@ class Transport:
         Raise NotRunning if no server runs for this home.
         """
         directory = Home(Path(home).expanduser().absolute())
-        server = directory.server()
-        if server is None:
-            raise NotRunning(f"no midwatch server serves {directory.path}; start one with `midwatch up`.")
 
-        return cls(server.url, token or directory.token(), locate=lambda: getattr(directory.server(), "url", None))
+        def locate() -> tuple[str, str] | None:
+            server = directory.server()
+            if server is None:
+                return None
+            in_file = server.owner_access == "file"
+            return server.url, token or (directory.token() if in_file else ask_for_token(directory.owner_socket))
+
+        found = locate()
+        if found is None:
+            raise NotRunning(f"no midwatch server serves {directory.path}; start one with `midwatch up`.")
+        return cls(*found, locate=locate)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,10 +125,33 @@ class Transport:
             "check it with `midwatch doctor`, and see with `midwatch tasks` whether it accepted the request."
         )
 
-    def _move(self) -> None:
-        if self._locate and (url := self._locate()) and url != self.url:
-            self.url = url
-            self._http.base_url = httpx2.URL(f"{url}/api/v1")
+    def _move(self) -> bool:
+        """Use the current address and token of the server from now on. Return whether one of them is new."""
+        found = None
+        with suppress(NotRunning):  # the server is being stopped or started
+            found = self._locate() if self._locate else None
+        if found is None or found == self._found:
+            return False
+        self._found = found
+        self.url, token = found
+        self._http.base_url = httpx2.URL(f"{self.url}/api/v1")
+        self._http.headers["authorization"] = f"Bearer {token}"
+        return True
+
+
+def ask_for_token(path: Path) -> str:
+    """Return the owner's token from the socket of the server. Raise Unauthorized if the server refuses this process."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(SOCKET_SECONDS)
+        try:
+            connection.connect(str(path))
+            with connection.makefile("rb") as reply:
+                answer = orjson.loads(reply.read(MAX_ANSWER))
+        except (OSError, ValueError) as problem:
+            raise NotRunning(f"the server does not answer at {path} ({problem}); start it again.") from None
+    if "token" not in answer:
+        raise Unauthorized(str(answer.get("error")))
+    return str(answer["token"])
 
 
 def quote_key(key: str) -> str:

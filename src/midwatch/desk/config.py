@@ -329,6 +329,9 @@ class Settings(BaseSettings):
     manage_tasks: ManageMode = Field(
         "scope_all", description="Who may cancel and retry a task: only its creator, or with scope_all every operator."
     )
+    owner_access: Literal["file", "socket"] = Field(
+        "file", description="How commands get the owner's token: from a file, or from a socket that refuses agents."
+    )
     completion_hook: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",

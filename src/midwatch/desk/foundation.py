@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,9 @@ class Foundation:
         self.notifications = Notifications(self.store, self.clock, self.channels)
         self.approvals = Approvals(self.store, self.clock, self.living, Policies(self.store, self.settings.policy_of))
         self.rules = Rules(self.store, self.clock)
-        self.tokens = Tokens(self.store, self.clock, self.home.token())
+        in_file = self.settings.owner_access == "file"
+        self.owner_secret = self.home.token() if in_file else secrets.token_urlsafe(32)
+        self.tokens = Tokens(self.store, self.clock, self.owner_secret)
 
     @property
     def running(self) -> int:

@@ -170,13 +170,15 @@ class ProgramUsage(NamedTuple):
 class ProgramOwner(Protocol):
     """The owner of an agent's program: a turn, or a terminal that is opened before its first prompt.
 
-    `resumed` is whether an earlier attempt was interrupted and this attempt should continue the work.
+    `pin` is the pin of the directory `workdir`; if it is None, nothing is checked. `resumed` is whether an earlier
+    attempt was interrupted and this attempt should continue the work.
     """
 
     task_id: str
     attempt: int
     thread_id: str | None
     workdir: str | None
+    pin: str | None
     resumed: bool
 
     @property

@@ -331,7 +331,7 @@ def take_over(task: Task, source: Task) -> Task:
 
 
 TAKEN_OVER = (
-    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "worktree", "budget",
+    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "pin", "worktree", "budget",
     "timeout_seconds",
 )  # fmt: skip
 

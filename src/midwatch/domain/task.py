@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
+from midwatch.base.directories import pin_directory
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.base.trace import incoming
@@ -81,6 +82,8 @@ class Task(NamedTuple):
     origin_session: str | None = None
     route: Annotated[str | None, Show(hide_target)] = None
     workdir: str | None = None
+    pin: Hidden[str | None] = None
+    """The directory that was at the path `workdir` when the task was created; see `midwatch.base.directories`."""
     dir_key: Hidden[str | None] = None
     """The directory that only this task uses while it runs."""
     quiet: Hidden[str | None] = None
@@ -360,12 +363,14 @@ def new_task(
     """Return a new pending task; `delay` is in microseconds, `fields` are other fields of the record.
 
     Without a session key the task gets a private session. Without `trace` it gets the trace of the current request, if
-    there is one.
+    there is one. Without `pin`, the directory that is at the path `workdir` now is pinned.
     """
     task_id = task_id or new_id("t", now)
     session = session_key or f"{PRIVATE}{task_id}"
     fields["root_id"] = root_id or task_id
     fields["trace"] = trace or incoming.get()
+    if "pin" not in fields:
+        fields["pin"] = pin_directory(fields.get("workdir"))
     if delay:
         fields["wait"] = "delay"
     return Task(task_id, "pending", prompt, agent, session, gate_key(session), now, now + delay, **fields)

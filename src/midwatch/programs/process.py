@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from midwatch.base.directories import open_pinned
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.cgroup import Cgroup, Limits, cgroups
@@ -87,21 +88,34 @@ class Program:
             return None
         return Egress.for_agent(self.agent, self.sandbox.hosts, turn_env)
 
-    def spawn(self, turn_env: Mapping[str, str], egress: Egress | None) -> subprocess.Popen[bytes]:
-        """Start the shell that waits at the gate."""
+    def spawn(self, turn_env: Mapping[str, str], egress: Egress | None, pin: str | None) -> subprocess.Popen[bytes]:
+        """Start the shell that waits at the gate. If the working directory has a pin, the shell starts only there."""
+        if pin is None:
+            return self._spawn(turn_env, egress, None)
+        with open_pinned(self.workdir, pin) as directory:
+            return self._spawn(turn_env, egress, directory)
+
+    def _spawn(
+        self, turn_env: Mapping[str, str], egress: Egress | None, directory: int | None
+    ) -> subprocess.Popen[bytes]:
+        """Start the shell in the open directory, or in the directory at the path if nothing is open."""
         if problem := self.problem():
             raise AgentError(problem)
         _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
         if egress is not None:
             argv = egress.wrap(argv)
+        inherited: tuple[int, ...] = ()
         if self.sandbox is not None:
-            argv, env = self.sandbox.command(argv, self.workdir, env)
+            inherited = (directory,) if directory is not None and self.sandbox.takes_descriptor() else ()
+            argv, env = self.sandbox.command(argv, self.workdir, env, *inherited)
+        held = f"/proc/self/fd/{directory}"
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=self.workdir, env=env, start_new_session=True, pass_fds=egress.pass_fds if egress else (),
+                cwd=held if directory is not None and Path(held).exists() else self.workdir, env=env,
+                start_new_session=True, pass_fds=(*inherited, *(egress.pass_fds if egress else ())),
             )  # fmt: skip
         except OSError as error:
             raise self._convert_error(error) from error
@@ -250,9 +264,10 @@ class Child:
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
         """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
+        pin = turn.pin if program.workdir == turn.workdir else None
         egress = program.open_egress(turn.env)
         try:
-            popen = program.spawn(turn.env, egress)
+            popen = program.spawn(turn.env, egress, pin)
         except BaseException:
             if egress is not None:
                 egress.close()

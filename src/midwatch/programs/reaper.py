@@ -182,12 +182,12 @@ def _find_carriers(variable: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
-            if variable in _read_environment(pid).split(b"\0"):
+            if variable in read_environment(pid).split(b"\0"):
                 pids.add(pid)
     return pids - {os.getpid()}
 
 
-def _read_environment(pid: int) -> bytes:
+def read_environment(pid: int) -> bytes:
     """Return the environment of a process, and wait a moment if the system is still loading the process's program."""
     while not (environment := (PROC / str(pid) / "environ").read_bytes()):
         started, memory = map(int, read_stat(pid)[19:21])

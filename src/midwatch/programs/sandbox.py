@@ -15,6 +15,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -94,12 +95,13 @@ class Sandbox:
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
     def command(
-        self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str]
+        self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str], directory: int | None = None
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the command line that starts `argv` in the sandbox, and the environment for this command line.
 
         An agent may set variables that change how a loader or a shell works. Only the program in the sandbox gets such
-        variables; the programs that build the sandbox do not, because they run outside of the sandbox.
+        variables; the programs that build the sandbox do not, because they run outside of the sandbox. If `directory`
+        is set, it is a descriptor of the working directory, and bubblewrap uses this instead of the path.
         """
         inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
         outer = {name: value for name, value in env.items() if name not in inner}
@@ -110,19 +112,17 @@ class Sandbox:
             prefix = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
         real_dir = str(Path(workdir).resolve())
-        mounts = [word for mount in self._mounts(self.root or real_dir) for word in mount]
-        bwrap = (
-            _find_bwrap() or "bwrap",
-            *self._apart,
-            *mounts,
-            "--chdir",
-            real_dir,
-            "--",
-            *HEARING,
-            *assignments,
-            *argv,
-        )
-        return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
+        mounts = list(self._mounts(self.root or real_dir))
+        if directory is not None:
+            by_path, held = ("--bind", real_dir, real_dir), ("--bind-fd", str(directory), real_dir)
+            mounts = [held if mount == by_path else mount for mount in mounts]
+        words = (word for mount in mounts for word in mount)
+        bwrap = (_find_bwrap() or "bwrap", *self._apart, *words, "--chdir", real_dir, "--", *HEARING)
+        return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap, *assignments, *argv), outer
+
+    def takes_descriptor(self) -> bool:
+        """Return whether the sandbox can take its directory as a descriptor."""
+        return not self.prefix and _binds_descriptors(_find_bwrap() or "bwrap")
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return `env` without the variables of midwatch's own settings, which may contain a password."""
@@ -239,6 +239,16 @@ def _absolute(path: str) -> Path:
 def _find_bwrap() -> str | None:
     """Find bubblewrap on midwatch's own PATH, because an agent's PATH could name another program."""
     return shutil.which("bwrap")
+
+
+@cache
+def _binds_descriptors(program: str) -> bool:
+    """Return whether this version of bubblewrap has the option `--bind-fd`."""
+    try:
+        done = subprocess.run((program, "--help"), capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "--bind-fd" in done.stdout + done.stderr
 
 
 def _try_sandbox(program: str, *options: str) -> str | None:

@@ -12,6 +12,7 @@ from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any, Unpack
 
+from midwatch.base.directories import real_directory
 from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.base.trace import incoming, parse_trace, validate_trace
 from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
@@ -69,6 +70,7 @@ class LiveTurn:
         self.prompt = task.prompt
         self.thread_id: str | None = None
         self.workdir = task.workdir
+        self.pin: str | None = None
         self.resumed = task.on_crash != "rerun" and task.rescues + task.interruptions > 0
         self.fence = run.fence
         self.began = False
@@ -273,6 +275,8 @@ class LiveTurn:
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task) if isinstance(task, str) else task
+        if requested := wish.get("workdir"):
+            wish["workdir"] = real_directory(requested)
         return await self._run.delegations.delegate(to, work, {"workdir": self.workdir, **wish})
 
     async def transfer(
@@ -324,9 +328,9 @@ class LiveTurn:
         self._find_over(Over("seconds", most, spent, meter.scope))
         self.flush_soon()
 
-    def work_in(self, workdir: str) -> None:
-        """Set the directory in which the agent works."""
-        self.workdir = workdir
+    def work_in(self, workdir: str, pin: str) -> None:
+        """Set the directory in which the agent works, and its pin."""
+        self.workdir, self.pin = workdir, pin
 
     def begin(self, thread_id: str | None) -> None:
         """Record the start of the turn and, if the task has a conversation, the prompt as a message."""

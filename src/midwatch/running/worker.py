@@ -12,12 +12,14 @@ import logging
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-from midwatch.base.errors import AgentError, Conflict, LeaseLost, MidwatchError, StoreUnavailable
+from midwatch.base.directories import UNKNOWN, check_pinned, real_directory
+from midwatch.base.errors import AgentError, Conflict, DirectoryChanged, LeaseLost, MidwatchError, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent
 from midwatch.domain.changes import Changes
-from midwatch.domain.event import TaskLate, event
+from midwatch.domain.event import LoopError, TaskLate, event
 from midwatch.domain.handoff import finish_transfer
 from midwatch.domain.session import Session
 from midwatch.domain.task import Claim, Task, TaskStep, end, has_conversation, meta, touch_session
@@ -177,6 +179,10 @@ class Worker:
             self._flush_later(turn)
             if session.worktree is not None and task.worktree is None:
                 run.task = task._replace(worktree={"id": session.worktree})
+            if task.workdir is None:
+                await self._enter_directory(turn, session.workdir, UNKNOWN)
+            else:
+                await self._enter_directory(turn, task.workdir, task.pin)
             if run.task.worktree is not None:
                 session = await self._enter_worktree(run, turn, session, agent)
             run.conversation = await self.conversations.take(agent, session, turn)
@@ -196,8 +202,22 @@ class Worker:
         except asyncio.CancelledError:
             raise AgentError("the task was stopped before its worktree was ready.") from None
         run.task = run.task._replace(worktree=worktree.note_of_task())
-        turn.work_in(worktree.workdir)
-        return replace(session, workdir=worktree.workdir)
+        workdir = str(Path(real_directory(worktree.path), worktree.subdir))
+        await self._enter_directory(turn, workdir, UNKNOWN)
+        return replace(session, workdir=workdir)
+
+    async def _enter_directory(self, turn: LiveTurn, workdir: str | None, pin: str | None) -> None:
+        """Let the turn work in a directory, or raise DirectoryChanged if this is not the directory of the pin.
+
+        A task of an earlier version of midwatch has no pin, and nothing is checked.
+        """
+        if workdir is None or pin is None:
+            return
+        try:
+            turn.work_in(workdir, await asyncio.to_thread(check_pinned, workdir, pin))
+        except DirectoryChanged as problem:
+            await turn.emit(LoopError(stage=problem.code, message=str(problem)))
+            raise
 
     async def _take_turn(self, run: Run, turn: LiveTurn) -> TurnOutcome:
         assert run.conversation is not None

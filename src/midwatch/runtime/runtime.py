@@ -77,7 +77,7 @@ class Runtime(Desk):
         """
         settings = settings or Settings.load(home)
         place = Home(settings.home)
-        place.prepare()
+        place.prepare(settings.owner_access)
         up = place.claim_up() if role == "up" else None
         if role in ("up", "worker"):
             collect_garbage_seldom()

@@ -19,6 +19,7 @@ from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_ur
 from midwatch.base.home import Home, ServerInfo
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
+from midwatch.runtime.owner_socket import OwnerSocket
 from midwatch.runtime.runtime import Runtime
 
 FILES = 256
@@ -33,7 +34,7 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
     """Serve a home until SIGTERM, SIGINT or SIGHUP. `started` is called as soon as the server answers requests."""
     write_log(settings)
     home = Home(settings.home)
-    home.prepare()
+    home.prepare(settings.owner_access)
     if home.lock("up").is_taken():
         home.claim_up().release()  # its error names the other server, which helps more than "port in use"
     with (
@@ -60,7 +61,7 @@ async def _serve(
 ) -> None:
     stopping = asyncio.Event()
     on_signals(stopping)
-    info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__)
+    info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__, settings.owner_access)
     async with Runtime.open(settings.home, settings=settings, role="up", url=info.url) as runtime:
         app = create_app(runtime)
 
@@ -69,7 +70,9 @@ async def _serve(
             started(info, runtime)
 
         server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
-        await server.serve([listener])
+        in_file = settings.owner_access == "file"
+        with contextlib.nullcontext() if in_file else OwnerSocket(home.owner_socket, runtime.owner_secret):
+            await server.serve([listener])
         logger.info("the server accepts no more requests; running tasks are being stopped")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from midwatch.base.directories import real_directory
 from midwatch.base.errors import Forbidden, NotFound
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Times
@@ -127,12 +128,18 @@ class Authorization:
         session = await self._store.get_session(task.session_key)
         tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
         tree = await self._store.get_worktree(str(tree_id)) if tree_id else None
-        own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
-        own = own or (await self._terms(task.agent)).workdir
+        if tree is not None:
+            own: str | None = str(Path(real_directory(tree.path), tree.subdir))
+        else:
+            own = task.workdir or (session.workdir if session else None)
+        if own is None and (configured := (await self._terms(task.agent)).workdir):
+            own = real_directory(configured)
         if requested is not None and not _is_inside(requested, own):
             raise Forbidden(f"`workdir` must be inside of the agent's own directory ({own or 'the agent has none'}).")
         return requested or own
 
 
 def _is_inside(workdir: str, parent: str | None) -> bool:
-    return parent is not None and Path(workdir).resolve().is_relative_to(Path(parent).resolve())
+    """Return whether a path leads to `parent` or below it. Both paths were stored or given without symbolic links."""
+    path = Path(workdir)
+    return parent is not None and path.resolve() == path and path.is_relative_to(parent)

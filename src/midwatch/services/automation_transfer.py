@@ -26,6 +26,7 @@ from midwatch.domain.store import Store
 from midwatch.services.authorization import check_manager
 from midwatch.services.automations import check_automation, create_automation
 from midwatch.services.records import apply_with_retry, require
+from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
 
 MAX_EXPORT = 100_000
@@ -89,6 +90,8 @@ class AutomationTransfer:
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             values = await self._check_values({**shot, "route": route or shot.get("route")})
+            if "workdir" in values:
+                values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:
                 return self._create(shot, values, actor, now), "made"
             changes = self._change(current, {name: values[name] for name in SETTINGS if name in values}, actor, now)

@@ -26,7 +26,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.authorization import AUTOMATION_FIELDS, check_manager
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
-from midwatch.services.request_checks import check, check_repository
+from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.tasks import Tasks, stop_work
 
 KEPT_SECONDS = 30 * 86400.0
@@ -72,6 +72,7 @@ class Automations(ManagedRecords[Automation]):
         number of microseconds, or text that is read in the time zone `zone`.
         """
         now, creator = self._clock.now(), actor_name(actor)
+        wish = {**wish, "workdir": resolve_workdir(wish.get("workdir"))}
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
@@ -287,6 +288,8 @@ class Automations(ManagedRecords[Automation]):
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
         if "route" in plain:
             plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
+        if "workdir" in plain:
+            plain["workdir"] = resolve_workdir(plain["workdir"], automation.workdir)
         schedule = self._change_schedule(automation, values, now)
         after = normalise(replace(automation, **plain, schedule=schedule))
         if after.status != "active":

@@ -26,7 +26,7 @@ from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
 from midwatch.services.records import ManagedRecords, parse_status, require
-from midwatch.services.request_checks import check
+from midwatch.services.request_checks import check, resolve_workdir
 from midwatch.services.tasks import Tasks, stop_work
 
 SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
@@ -80,7 +80,7 @@ class Goals(ManagedRecords[Goal]):
         draft = Goal(
             id=new_id("g", now), objective=objective, agent=agent, creator=creator,
             scope_id=wish.pop("scope_id", key or creator or "owner"), session_key=key or "",
-            workdir=wish.pop("workdir", session.workdir if session else None),
+            workdir=resolve_workdir(wish.pop("workdir", None)) or (session.workdir if session else None),
             status="waiting_for_session" if key and not (session and session.thread_id) else "active",
             route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from midwatch.domain.session import PRIVATE, Message
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.handoffs import HandoffOptions, Handoffs
-from midwatch.services.request_checks import check_workdir
+from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
 
 ROLES = {"user": "user", "agent": "assistant", "result": "assistant"}
@@ -68,8 +68,7 @@ class HandoffRequests:
                 context = replace(context, parent_handoff=None)  # the handoff service finds the parent itself
         elif source is not None:
             await self._authorization.check_task(actor, source)
-        check_workdir(options.workdir)
-        work, workdir = options.task, options.workdir
+        work, workdir = options.task, resolve_workdir(options.workdir)
         if source is not None:
             task = await self._tasks.get(source)
             work, own_context = await _build_work(self._store, task, work)

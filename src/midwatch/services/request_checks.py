@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from midwatch.base.directories import directory_of, is_directory
+from midwatch.base.directories import directory_of, is_directory, real_directory
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.budget import Budget
 from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plain
@@ -48,6 +48,17 @@ def check_workdir(workdir: str | None) -> None:
         raise InvalidInput(
             f"the working directory {workdir!r} does not exist; create it, or name another directory.", field="workdir"
         )
+
+
+def resolve_workdir(workdir: str | None, stored: str | None = None) -> str | None:
+    """Check the working directory that a request names, and return its path without symbolic links.
+
+    The path `stored` of a record is returned unchanged: it had no link when it was stored, so a link there is new.
+    """
+    if workdir is None or workdir == stored:
+        return workdir
+    check_workdir(workdir)
+    return real_directory(workdir)
 
 
 def check_repository(workdir: str | None) -> None:

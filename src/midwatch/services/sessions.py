@@ -23,7 +23,7 @@ from midwatch.domain.steering import SEND_MODES, SendMode, SendResult
 from midwatch.domain.store import Store
 from midwatch.domain.task import Status, Task, TaskFilter
 from midwatch.services.records import require
-from midwatch.services.request_checks import check, check_repository
+from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.tasks import Tasks
 
 PAGE = 200
@@ -68,6 +68,7 @@ class Sessions:
         now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.check_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
+        workdir = resolve_workdir(workdir)
         if idempotency_key is not None and key:
             raise InvalidInput("leave out `key` or `idempotency_key`; a request cannot have both.", field="key")
         if idempotency_key is not None:

@@ -25,7 +25,7 @@ from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, e
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
 from midwatch.services.records import apply_with_retry, require
-from midwatch.services.request_checks import check, check_repository
+from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
 
@@ -74,7 +74,7 @@ class Tasks:
         After the return, the task is stored and will run. A second call with the same `idempotency_key` and the same
         fields returns the first task.
         """
-        wish = await self.authorization.restrict_task(actor, wish)
+        wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
@@ -103,6 +103,14 @@ class Tasks:
             actor=actor_name(actor),
         )  # fmt: skip
         return await self._store.send_steer(steer, None)
+
+    async def _resolve(self, wish: Submission) -> Submission:
+        """Return the request with a working directory that has no symbolic links."""
+        workdir, key = wish.get("workdir"), wish.get("session_key")
+        if workdir is None:
+            return wish
+        session = await self._store.get_session(check_key(key)) if key else None
+        return {**wish, "workdir": resolve_workdir(workdir, session.workdir if session else None)}
 
     async def _build(self, prompt: str, actor: str | None, wish: Submission) -> Task:
         check(prompt, wish, self._limits.max_prompt)

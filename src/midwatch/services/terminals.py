@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from midwatch.base.directories import UNKNOWN
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotRunning
 from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Screenshot, has_terminal
 from midwatch.domain.event import Payload
@@ -48,6 +49,7 @@ class OpeningTurn:
         self.task_id = f"open-{uuid.uuid4().hex[:12]}"
         self.thread_id: str | None = session.thread_id
         self.workdir: str | None = session.workdir
+        self.pin: str | None = UNKNOWN
         self.env: Mapping[str, str] = {
             **env, "MIDWATCH_TASK": f"{self.task_id}/0", "MIDWATCH_SESSION": session.key
         }  # fmt: skip

@@ -50,6 +50,7 @@ class RecordingTurn:
         self.prompt = prompt
         self.thread_id = thread_id
         self.workdir = workdir
+        self.pin: str | None = None
         self.env: Mapping[str, str] = {"MIDWATCH_TASK": f"{task_id}/{attempt}", **(env or {})}
         self.deadline: float | None = None
         self.resumed = resumed
