@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import pytest
 from commands import run
 from midwatch.base.home import Home
 from midwatch.client import Client
+from midwatch.programs.cgroup import Unusable, find_own, find_usable
 from midwatch.runtime.owner_socket import OwnerSocket
 from servers import PATIENCE, PROGRAM, Server, environment
 
@@ -40,6 +42,13 @@ asking = socket.socket(socket.AF_UNIX)
 asking.connect(sys.argv[1])
 print(asking.makefile().read(), flush=True)
 """
+
+DAEMON = "env -i setsid -f {ask} orphan > out; while ! [ -s out ]; do sleep 0.05; done; cat out"
+"""A process without the parent, the session and the variables of the agent. Only its cgroup shows where it is from."""
+try:
+    CGROUPS = bool(find_usable(find_own(os.getpid())))
+except (OSError, Unusable):
+    CGROUPS = False
 
 
 @pytest.fixture
@@ -93,6 +102,7 @@ async def test_processes_of_an_agent_do_not_get_the_token(server: Server) -> Non
         f"exec env -i setsid -w {ask}",
         f"env -i {home} {PROGRAM} tasks; true",
         f"env -i {ask} orphan | cat",  # its parent has ended, but its session is that of the agent
+        *([DAEMON.format(ask=ask)] if CGROUPS else []),
     )
     for script in tries:
         task = json.loads(midwatch(server, "run", f"({script}) 2>&1", "--json"))

@@ -183,6 +183,12 @@ def find_own(pid: int) -> Path | None:
     return None
 
 
+def is_in_cgroup_of_child(pid: int) -> bool:
+    """Return whether a process is in the cgroup of a child of any midwatch process."""
+    places = (line.removeprefix("0::") for line in _read(PROC / str(pid) / "cgroup").splitlines() if line[:3] == "0::")
+    return any(NAME.fullmatch(part) for place in places for part in place.split("/"))
+
+
 def find_usable(own: Path | None) -> Path:
     """Return `own` if cgroups can be made in it. Raise Unusable with the reason if not."""
     if own is None:

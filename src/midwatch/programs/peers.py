@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
+from midwatch.programs.cgroup import is_in_cgroup_of_child
 from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, read_environment, read_stat
 
 PEER_PIDFD = 77  # SO_PEERPIDFD of Linux 6.5
@@ -51,8 +52,8 @@ def _list_ancestors(pid: int, server: int) -> Iterator[int]:
 
 
 def _is_of_agent(pid: int) -> bool:
-    """Return whether a process, or its group or session, was started for an attempt."""
-    if pid == 0:
+    """Return whether a process, or its cgroup, group or session, was started for an attempt."""
+    if pid == 0 or is_in_cgroup_of_child(pid):
         return True
     groups = {int(number) for number in read_stat(pid)[2:4]}
     if not groups.isdisjoint(ATTEMPTS_BY_GROUP):
