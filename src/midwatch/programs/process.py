@@ -19,10 +19,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from midwatch.base.errors import AgentError, TransientError
+from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
 from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
@@ -36,6 +38,7 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "terminate": signal.SIGTERM,
     "kill": signal.SIGKILL,
 }
+PREPARE_SECONDS = 30.0
 OUTPUT_LIMIT = 10_000_000
 GRACE = 0.5  # seconds between SIGTERM and SIGKILL for the remaining processes of a group
 DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
@@ -77,14 +80,30 @@ class Program:
             return f"program {name!r} is not installed or not executable; install it or change agents.{self.agent}.argv"
         return self.sandbox.problem(self.workdir) if self.sandbox is not None else None
 
-    def spawn(self, turn_env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start the shell that waits at the gate."""
+    async def prepare(self, turn_env: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the command line and the environment of the child. Raise AgentError if it cannot be started here.
+
+        An agent may have written the files that this reads, or a file system may not answer. So this is done in a
+        thread and in limited time.
+        """
+        try:
+            return await in_thread(partial(self._prepare, turn_env), seconds=PREPARE_SECONDS)
+        except TimeoutError:
+            text = f"the file system of {self.workdir} did not answer within {PREPARE_SECONDS:g} s; check it"
+            raise TransientError(text) from None
+
+    def _prepare(self, turn_env: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
         if problem := self.problem():
             raise AgentError(problem)
-        _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
-        if self.sandbox is not None:
-            argv, env = self.sandbox.command(argv, self.workdir, env)
+        return (argv, env) if self.sandbox is None else self.sandbox.command(argv, self.workdir, env)
+
+    def spawn(self, argv: tuple[str, ...], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start the shell that waits at the gate.
+
+        Call this on the thread of the event loop: if a child's thread ends, the system ends the child's sandbox.
+        """
+        _stop_ignoring_interrupts()
         try:
             return subprocess.Popen(
                 ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
@@ -235,7 +254,8 @@ class Child:
     @classmethod
     async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
         """Start the shell of a child; it waits until `admit` is called. `more` is passed to the constructor."""
-        child = cls(program.spawn(turn.env), turn, (out, err), **more)
+        argv, env = await program.prepare(turn.env)
+        child = cls(program.spawn(argv, env), turn, (out, err), **more)
         try:
             guard.watch(child.pgid)
             child._watch_exit()
