@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from midwatch.base.errors import AgentError, TransientError
+from midwatch.base.errors import AgentError, Conflict, TransientError
 from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
@@ -91,6 +91,10 @@ class Program:
         except TimeoutError:
             text = f"the file system of {self.workdir} did not answer within {PREPARE_SECONDS:g} s; check it"
             raise TransientError(text) from None
+        except Conflict as problem:
+            raise AgentError(str(problem)) from None
+        except OSError as problem:
+            raise self._convert_error(problem) from problem
 
     def _prepare(self, turn_env: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
         if problem := self.problem():

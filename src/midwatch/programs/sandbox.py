@@ -169,9 +169,7 @@ class Sandbox:
             if hidden == directory or (hidden == home and directory in home.parents):
                 return f"{directory} contains {whose}, which a sandbox hides; choose another working directory"
         if any(map(_is_git_directory, (directory, *directory.parents))):
-            return (
-                f"{directory} is inside of a git directory, which a sandbox protects; choose another working directory"
-            )
+            return f"{directory} is in a git directory, which a sandbox protects; choose another working directory"
         if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
