@@ -33,7 +33,7 @@ So the program in the sandbox gets the signals and can end cleanly. bubblewrap e
 """
 APART = (
     "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL",
-    "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
+    "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys",
 )  # fmt: skip
 """Options of bubblewrap that every sandbox has. Without the last one, root could change the kernel's settings."""
 EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - as mount points
@@ -92,10 +92,9 @@ class Plan:
         First it checks that the mounted directories are those that midwatch has looked at, because an agent could
         replace a directory by a link in between. With `copied`, it then copies the settings of the program.
         """
-        paths, identities = shlex.join(map(str, self.identities)), shlex.quote("\n".join(self.identities.values()))
-        script = (
-            f'[ "$(stat -c %d:%i -- {paths})" = {identities} ] || {{ echo {shlex.quote(REPLACED)} >&2; exit 125; }}; '
-        )
+        found = f'"$(stat -c %d:%i -- {shlex.join(map(str, self.identities))})"'
+        wanted = shlex.quote("\n".join(self.identities.values()))
+        script = f"[ {found} = {wanted} ] || {{ echo {shlex.quote(REPLACED)} >&2; exit 125; }}; "
         if copied:
             script += f"cp -R {shlex.quote(str(SHOWN))}/. {shlex.quote(str(_home()))} || exit 125; "
         return ("/bin/sh", "-c", f'{script}exec "$@"', "midwatch-start")
@@ -252,13 +251,14 @@ def _mount_git(plan: Plan, repository: Repository) -> None:
     if admin == common:
         return
     plan.bind(top / ".git")
-    written = [common / "objects", common / "refs", admin / "logs"]
-    protected = [common / "objects" / "info", common / "objects" / "pack", common / "refs" / "replace"]
-    for folder in (*written, *protected, common / "logs"):
+    for folder in (admin / "logs", common / "logs"):
         folder.mkdir(exist_ok=True)
-    for folder in (*written, *(folder for folder in (common / "reftable",) if folder.is_dir())):
+    for folder in (common / "objects", common / "refs", admin / "logs"):
         plan.bind(folder, write=True)
-    for folder in protected:
+    if (common / "reftable").is_dir():  # the format of newer repositories for refs
+        plan.bind(common / "reftable", write=True)
+    for folder in (common / "objects" / "info", common / "objects" / "pack", common / "refs" / "replace"):
+        folder.mkdir(exist_ok=True)
         plan.bind(folder)
     plan.bind(admin / "logs", at=common / "logs", write=True)
     plan.bind(admin, write=True)

@@ -83,7 +83,7 @@ class StateFile:
             return State()
         except (OSError, Conflict) as problem:
             self._writable = False
-            why = problem.strerror if isinstance(problem, OSError) else problem
+            why = problem.strerror if isinstance(problem, OSError) else str(problem).rstrip(".")
             reason = f"failed to read state file: {why}; the file will not be written either"
             raise UnusableState(reason) from None
         try:
