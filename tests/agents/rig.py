@@ -54,6 +54,8 @@ class Rig:
         settings = {**known.settings(way), **options}
         if way == "terminal":  # programs find a terminal with colours
             env = {name: value for name, value in env.items() if name not in ("TERM", "NO_COLOR")}
+        if "sandbox" in options:
+            env.pop("TMPDIR")  # a sandbox has its own
         settings["env"] = {**env, **settings.get("env", {})}
         lines = [f"{name} = {toml(value)}" for name, value in settings.items()]
         config = ["detect_agents = false", f"default_agent = {toml(known.name)}", f"[agents.{known.name}]", *lines]
@@ -62,6 +64,8 @@ class Rig:
         self.server.env = {
             "PATH": environment["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "MIDWATCH_HOME": str(home)
         }  # fmt: skip
+        if "sandbox" in options:
+            self.server.env["HOME"] = environment["HOME"]
         self.client: Client
 
     async def start(self) -> None:

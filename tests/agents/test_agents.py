@@ -9,7 +9,10 @@ import pytest
 
 from agents.known import Known
 from agents.rig import PATIENCE, start_rig, wait_for
+from midwatch.programs import sandbox
+from midwatch.programs.state import find_state
 
+REFUSED = sandbox._try_sandbox("bwrap")
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -119,3 +122,23 @@ async def test_a_conversation_continues_after_the_server_was_killed(known: Known
         task = await rig.wait_for_end(task_id, PATIENCE * 2)
         assert (task["status"], task["outcome"], task["rescues"]) == ("done", "ok", 1), (task, rig.log())
         assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+@pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
+async def test_a_conversation_in_a_sandbox_is_kept_and_settings_are_not_changed(
+    known: Known, way: str, tmp_path: Path
+) -> None:
+    async with start_rig(known, way, tmp_path, sandbox="bwrap") as rig:
+        user, before = tmp_path / "agent", {}
+        for name in find_state(known.name).shown:
+            if not name.endswith("/") and (user / name).is_file():
+                before[user / name] = (user / name).read_bytes()
+        key = await rig.open()
+        assert "noted" in await rig.turn(key, "My name is Ada. [[say noted]]")
+        await rig.stop()
+        await rig.start()
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+        kept = tuple(name.rstrip("/") for name in find_state(known.name).kept)
+        written = [str(path.relative_to(user)) for path in user.rglob("*") if path.is_file() and path not in before]
+        assert [name for name in written if not name.startswith(kept)] == []
+        assert {path: path.read_bytes() for path in before} == before

@@ -207,7 +207,7 @@ SANDBOXED = pytest.param(
 
 
 @pytest.mark.parametrize("sandboxed", [False, SANDBOXED])
-async def test_a_program_starts_in_the_directory_that_was_checked(project: Path, sandboxed: bool) -> None:
+async def test_a_program_starts_only_in_the_directory_that_was_checked(project: Path, sandboxed: bool) -> None:
     """The directory is replaced at the last moment, when the shell waits at the gate."""
     (project / "mine").touch()
     box = Sandbox(agent="x", home=str(project.parents[1] / "elsewhere")) if sandboxed else None
@@ -222,6 +222,10 @@ async def test_a_program_starts_in_the_directory_that_was_checked(project: Path,
         await child.exited.wait()
     finally:
         await child.end()
-    assert out.text().split() == ["mine", "0"], err.text()  # no descriptor of the directory is left to the program
+    if sandboxed:
+        assert (out.text(), child.returncode) == ("", 125)
+        assert "was replaced while the sandbox was made" in err.text()
+    else:
+        assert out.text().split() == ["mine", "0"], "no descriptor of the directory is left to the program"
     with pytest.raises(DirectoryChanged):
         await Child.spawn(program, turn, out, Output())

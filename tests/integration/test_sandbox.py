@@ -17,9 +17,10 @@ import pytest
 
 from midwatch import Runtime, Settings, Task
 from midwatch.agents.registry import build
-from midwatch.base.errors import BadConfig
-from midwatch.programs import sandbox
+from midwatch.base.errors import BadConfig, Conflict
+from midwatch.programs import process, sandbox
 from midwatch.programs.sandbox import Sandbox, build_sandbox, find_repository
+from midwatch.programs.state import STATE
 from repositories import a_repository, git
 from servers import PATIENCE, processes_with
 
@@ -124,29 +125,83 @@ async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(
     assert (world.project / "made").read_text() == "here\n"
 
 
-async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(open_desk: OpenDesk, world: World) -> None:
+async def test_an_agent_commits_in_a_worktree(open_desk: OpenDesk, world: World) -> None:
     (world.user / ".gitconfig").write_text("[user]\nname = Bob\nemail = b@example.org\n")
     git(world.project, "config", "--unset", "user.name")
-    config = (world.project / ".git" / "config").read_text()
+    git(world.project, "gc", "--quiet")
     script = (
-        "echo $MIDWATCH_TASK > x; git add x; git commit -qm x && echo committed; "
-        "git config core.fsmonitor ./evil || echo kept; echo evil >> $G/config || echo kept; "
-        "echo evil > $G/hooks/pre-commit || echo kept; mv $G $G.away || echo kept; git log -1 --format=%an"
+        "set -e; exec 2>&1; echo 1 > x; git add x; git commit -qm one; echo 2 > x; git commit -qam two; "
+        "git commit -q --amend -m three; git branch other; git checkout -q -b more; echo 4 > x; git stash -q; "
+        "git stash list | wc -l; git checkout -q -; git log --format=%s,%an -2; git diff --stat HEAD~1 | wc -l; "
+        "git status --short; git worktree list | wc -l"
     )
+    git(world.project, "worktree", "add", "-q", str(world.user / "foreign"))
     async with open_desk() as desk:
-        for apart in (False, True):
-            task = await run_task(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
-            assert task.result == "committed\nkept\nkept\nkept\nkept\nBob", (apart, task)
-            assert (world.project / ".git" / "config").read_text() == config
-            assert not (world.project / ".git" / "hooks" / "pre-commit").exists()
+        task = await run_task(desk, script, world.project, worktree=True)
+        assert task.result == "1\nthree,Bob\none,Bob\n2\n2", task
         (tree,) = await desk.worktrees.list()
-        assert git(world.project, "show", f"{tree.branch}:x") == f"{tree.task_id}/1"
-        below = await run_task(
-            desk, "echo y > ../y; echo y > y; git add -A; git commit -qm y; ls ..", world.project / "-sub"
-        )
-        assert below.result == "-sub\na.txt\nx", below
-        assert git(world.project, "show", "--name-status", "--format=") == "A\t-sub/y"
-        assert git(world.project, "log", "-1", "--format=%s") == "y"
+        assert git(world.project, "show", f"{tree.branch}:x") == "2"
+        assert git(world.project, "rev-parse", "other") == git(world.project, "rev-parse", tree.branch)
+
+
+async def test_a_main_checkout_is_read_only_unless_settings_allow_more(open_desk: OpenDesk, world: World) -> None:
+    script = (
+        "git status --short; echo y > ../y; echo y > y; git log -1 --format=%s; git diff --stat; "
+        "git add -A; echo x > $(git rev-parse --git-dir)/commondir || echo kept; "
+        "git -c user.name=a -c user.email=a@b commit -qm y && echo committed; ls .."
+    )
+    before = read_files(world.project / ".git")
+    async with open_desk() as desk:
+        task = await run_task(desk, script, world.project / "-sub")
+        assert task.result == "first\nkept\n-sub\na.txt", task
+    assert read_files(world.project / ".git") == before
+    assert (world.project / "-sub" / "y").exists()
+    async with open_desk(f'sandbox_paths = ["{world.project}/.git"]\n') as desk:
+        task = await run_task(desk, script.replace("echo x >", "false"), world.project / "-sub")
+        assert (task.result or "").endswith("kept\ncommitted\n-sub\na.txt"), task
+    assert git(world.project, "show", "--name-status", "--format=") == "A\t-sub/y"
+
+
+async def test_an_agent_in_a_worktree_plants_nothing_in_the_repository(open_desk: OpenDesk, world: World) -> None:
+    git(world.project, "config", "extensions.worktreeConfig", "true")
+    git(world.project, "worktree", "add", "-q", str(world.user / "foreign"))
+    git(world.project, "gc", "--quiet")
+    common, marker = world.project / ".git", world.user / "planted"
+    names = "config config.worktree commondir hooks/post-checkout info/attributes packed-refs HEAD modules/m/config"
+    evil = f"[filter.x]\\n clean = touch {marker}"
+    tries = [
+        *(f"mkdir -p $(dirname $c/{name}); printf '{evil}' >> $c/{name}" for name in names.split()),
+        *(f"printf '{evil}' > $a/{name}" for name in ("config.worktree", "commondir", "gitdir")),
+        *(f"rm -f $a/{name}" for name in ("config.worktree", "commondir", "gitdir")),
+        "git config --worktree filter.x.clean evil", "mv $a $a.x", "mv $c $c.x", "mv $c/worktrees $c/x", "rm -f .git",
+        "echo gitdir: /x > .git", "mv .git x", "echo /x > $c/worktrees/foreign/commondir", "ls $c/worktrees/foreign",
+        "echo /x > $c/objects/info/alternates", "rm -f $c/objects/pack/*", "git replace HEAD HEAD~1",
+        "mv $c/objects $c/o", "mv $c/refs $c/r", "mv $a/logs $a/l", "rm -f $a/logs/HEAD", "ln -sf /x $a/logs/HEAD",
+        "touch $c/new", "git gc", "git worktree add ../z",
+    ]  # fmt: skip
+    script = "".join(f"({command}) 2>/dev/null >&2 && echo 'done: {number}'; " for number, command in enumerate(tries))
+    link = "mkdir -p $c/logs/refs/heads; ln -sf ~/linked $c/logs/refs/heads/main; ln -sf ~/linked $c/logs/HEAD; "
+    attributes = "echo '* filter=x' > .gitattributes; echo more >> a.txt; true"
+    directories = "a=$(git rev-parse --git-dir); c=$(git rev-parse --git-common-dir); "
+    before, names_before = read_files(common), {path.name for path in common.iterdir()}
+    async with open_desk() as desk:
+        task = await run_task(desk, directories + link + script + attributes, world.project, worktree=True)
+        assert (task.outcome, task.result) == ("ok", ""), task
+        (tree,) = await desk.worktrees.list()
+        assert "+more" in (await desk.worktrees.diff(tree.id)).text
+    admin = Path(git(tree.path, "rev-parse", "--git-dir"))
+    assert {name: content for name, content in read_files(common).items() if name in before} == before
+    assert {path.name for path in common.iterdir()} == names_before
+    assert (admin / "config.worktree").read_bytes() == b""
+    for folder in (Path(tree.path), world.user / "foreign", world.project):
+        git(folder, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "after it")
+    assert not marker.exists()
+    assert not os.path.lexists(world.user / "linked"), "a log was written through a link"
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a directory, by their relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_a_repository_in_the_home_directory_stays_hidden(open_desk: OpenDesk, world: World) -> None:
@@ -217,20 +272,94 @@ async def test_no_sandboxed_process_outlives_midwatch(open_desk: OpenDesk, world
 async def test_an_agents_own_state_and_program_are_visible(open_desk: OpenDesk, world: World) -> None:
     program = world.user / ".local" / "bin" / "claude"
     program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\necho more >> ~/.claude/state; cat ~/.claude/state ~/notes/n; echo x > ~/notes/n\n")
+    program.write_text(
+        "#!/bin/sh\ncd ~\necho new >> .claude/.credentials.json; echo said >> .claude/projects/p; echo x > notes/n\n"
+        "cat .claude/.credentials.json .claude/projects/p notes/n .claude/settings.json .claude/hooks/h\n"
+        "echo '{}' > .claude.json.new; mv .claude.json.new .claude.json; cat .claude.json\n"
+    )
     program.chmod(0o755)
-    for name in (".claude", "notes", "shared"):
-        (world.user / name).mkdir()
-    (world.user / "notes" / "n").write_text("noted\n")
+    for name in (".claude/hooks", "notes", "shared"):
+        (world.user / name).mkdir(parents=True)
+    (world.user / "dotfile").write_text("settings\n")
+    (world.user / ".claude" / "settings.json").symlink_to(world.user / "dotfile")
+    for name in ("notes/n", ".claude/hooks/h", ".claude/.credentials.json", ".claude.json"):
+        (world.user / name).write_text(f"{name}\n")
     options = (
         f'kind = "command"\nargv = ["{program}"]\nsandbox = "bwrap"\nsandbox_read = ["~/notes"]\n'
         'sandbox_paths = ["~/shared"]\nok_codes = [0, 1, 2]\n'
     )
+    before = read_files(world.user)
     async with open_desk(options=options) as desk:
         task = await run_task(desk, "x", world.project)
-        assert task.result == "more\nnoted"
-    assert (world.user / ".claude" / "state").read_text() == "more\n"
-    assert (world.user / "notes" / "n").read_text() == "noted\n"
+        assert task.result == ".claude/.credentials.json\nnew\nsaid\nnotes/n\nsettings\n.claude/hooks/h\n{}"
+    after = {name: content for name, content in read_files(world.user).items() if not name.startswith(".midwatch")}
+    assert {name: content for name, content in after.items() if before.get(name) != content} == {
+        ".claude/.credentials.json": b".claude/.credentials.json\nnew\n", ".claude/projects/p": b"said\n"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_an_agent_changes_and_creates_no_settings(world: World, name: str) -> None:
+    program = world.user / "bin" / name
+    program.parent.mkdir()
+    state = STATE[name]
+    (world.user / state.shown[0]).parent.mkdir(exist_ok=True, parents=True)
+    (world.user / state.shown[0]).write_text("mine")
+    before = read_files(world.user)
+    files = [f"{known}hook" if known.endswith("/") else known for known in (*state.shown, *state.private)]
+    files += [f"{Path(known).parent}/new-settings" for known in state.shown]
+    program.write_text("#!/bin/sh\ncd ~\n" + "".join(f"mkdir -p $(dirname {f}); echo evil > {f}\n" for f in files))
+    program.chmod(0o755)
+    own = Sandbox(agent="x", home=str(world.home)).admit_program(str(program), "", str(world.project))
+    done = run_in(own, world.project, str(program))
+    assert read_files(world.user) == {**before, f"bin/{name}": program.read_bytes()}, done
+    allowed = replace(own, write=(str(world.user / Path(state.shown[-1]).parent),))
+    run_in(allowed, world.project, str(program))
+    assert read_files(world.user) != {**before, f"bin/{name}": program.read_bytes()}, "the settings allow it"
+
+
+def run_in(own: Sandbox, workdir: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a sandbox."""
+    command, env = own.command(argv, str(workdir), dict(os.environ))
+    return subprocess.run(command, env=env, cwd=workdir, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_the_kernel_and_devices_cannot_be_changed(world: World) -> None:
+    tries = {
+        "sys": "test -w /proc/sys/kernel/core_pattern || test -w /proc/sys/kernel/hostname",
+        "sysrq": "test -w /proc/sysrq-trigger",
+        "irq": "test -w /proc/irq/default_smp_affinity",
+        "cgroup": "mkdir /sys/fs/cgroup/midwatch-test",
+        "mount": "mount -t tmpfs x /mnt",
+        "umount": "umount /proc/sys",
+        "device": "mknod d b 1 0 || find /dev -type b | grep .",
+        "terminal": "true < /dev/tty",
+        "sockets": "find /run -type s | grep .",
+        "namespace": "unshare --user --map-root-user --mount sh -c 'umount /proc/sys || mount -t proc x /mnt'",
+    }
+    script = "; ".join(f"({command}) >/dev/null 2>&1 && echo {name}" for name, command in tries.items())
+    done = run_in(Sandbox(agent="x", home=str(world.home)), world.project, "sh", "-c", f"{script}; echo end")
+    assert done.stdout == "end\n", done
+
+
+def test_a_directory_that_is_replaced_while_the_sandbox_is_made_stops_it(world: World) -> None:
+    own = Sandbox(agent="x", home=str(world.home))
+    plain = world.user / "plain"
+    plain.mkdir()
+    command, env = own.command(("ls", "-A", "."), str(plain), dict(os.environ))
+    plain.rmdir()
+    plain.symlink_to(world.user / ".ssh")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout) == (125, ""), done
+    assert "was replaced while the sandbox was made" in done.stderr
+
+
+def test_a_link_of_an_agent_does_not_lead_a_path_out_of_its_directory(world: World) -> None:
+    for name in ("written", "read"):
+        (world.project / name).symlink_to(world.user / ".ssh")
+    paths = {"write": (str(world.project / "written"),), "read": (str(world.project / "read"),)}
+    done = run_in(Sandbox(agent="x", home=str(world.home), **paths), world.project, "sh", "-c", "cat */x; ls -A ~")
+    assert done.stdout == ".midwatch\nproject\n", done
 
 
 async def test_a_function_is_sandboxed_too(open_desk: OpenDesk, world: World) -> None:
@@ -306,6 +435,8 @@ def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
         assert why is not None
         assert "which a sandbox hides; choose another working directory" in why
     assert sandbox.problem(str(world.project)) is None
+    for directory in (world.project / ".git", world.project / ".git" / "hooks"):
+        assert "is in a git directory, which a sandbox protects" in (sandbox.problem(str(directory)) or "")
 
 
 @pytest.mark.parametrize(
@@ -346,11 +477,13 @@ def test_a_repository_must_link_back_to_its_worktree(world: World) -> None:
     (other_directory / ".git").write_text(f"gitdir: {admin}")
     assert find_repository(other_directory) is None, "that repository knows another directory"
     (tree / "worktrees" / "fake").mkdir(parents=True)
-    (tree / "objects").symlink_to(world.user / ".ssh")
+    for name in ("objects", "refs"):
+        (tree / name).mkdir()
+    (tree / "HEAD").touch()
     (tree / "worktrees" / "fake" / "gitdir").write_text(f"{tree}/.git")
+    (tree / "worktrees" / "fake" / "commondir").write_text("../..")
     (tree / ".git").write_text("gitdir: worktrees/fake")
-    fake = find_repository(tree)
-    assert fake is None or fake.common.is_relative_to(tree), "what it may name itself is its own"
+    assert find_repository(tree) is None, "an agent can write all of this"
     (other_directory / ".git").unlink()
     (other_directory / ".git").symlink_to(world.user / ".ssh")
     assert find_repository(other_directory) is None
@@ -360,7 +493,8 @@ def test_loader_and_shell_variables_reach_only_the_program(world: World) -> None
     sandbox = Sandbox(agent="x", home=str(world.home))
     odd = {"LD_PRELOAD": "/p/evil.so", "BASH_FUNC_read%%": "() { evil; }", "PS4": "$(evil)", "PLAIN": "1", "PATH": "/p"}
     argv, env = sandbox.command(("prog",), str(world.project), odd)
-    assert env == {"PLAIN": "1", "PATH": os.environ["PATH"]}, "an agent's would choose the program that keeps it in"
+    plain_env = {name: value for name, value in env.items() if not name.startswith("GIT_CONFIG_")}
+    assert plain_env == {"PLAIN": "1", "PATH": os.environ["PATH"]}, "an agent's PATH would choose other programs"
     outside = argv[: argv.index("--")]
     assert not any("evil" in argument for argument in outside)
     assert {"LD_PRELOAD=/p/evil.so", "PS4=$(evil)", "PATH=/p"} <= set(argv[len(outside) :])
@@ -368,6 +502,61 @@ def test_loader_and_shell_variables_reach_only_the_program(world: World) -> None
         ("jail", "env", "PATH=/p", "prog"), {"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert any(argument.endswith("/bwrap") and not argument.startswith("/p") for argument in outside)
+
+
+def test_settings_for_git_are_added_to_those_of_the_environment(world: World) -> None:
+    own, given = Sandbox(agent="x", home=str(world.home)), {"GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "c"}
+    _, env = own.command(("prog",), str(world.project), {**given, "GIT_CONFIG_COUNT": "1"})
+    count = int(env["GIT_CONFIG_COUNT"])
+    pairs = {env[f"GIT_CONFIG_KEY_{number}"]: env[f"GIT_CONFIG_VALUE_{number}"] for number in range(count)}
+    assert pairs == {"a.b": "c", **sandbox.GIT_SETTINGS}
+
+
+async def test_special_files_in_place_of_git_do_not_stop_the_desk(open_desk: OpenDesk, world: World) -> None:
+    plain = world.user / "plain"
+    plain.mkdir()
+    os.mkfifo(plain / ".git")
+    async with open_desk() as desk:
+        task = await run_task(desk, "echo ran", plain)
+        assert task.result == "ran", task
+        sleeping = await desk.tasks.submit("touch begun; exec sleep 600", workdir=str(plain))
+        await _exists(plain / "begun")
+        await desk.tasks.cancel(sleeping.id)
+        assert (await desk.tasks.wait(sleeping.id)).outcome == "cancelled"
+
+
+def test_special_files_in_place_of_git_are_not_read(world: World) -> None:
+    tree = world.user / "tree"
+    git(world.project, "worktree", "add", "-q", str(tree))
+    linked = find_repository(tree)
+    assert linked is not None
+    for file in (linked.admin / "gitdir", linked.admin / "commondir", tree / ".git"):
+        content = file.read_text()
+        file.unlink()
+        os.mkfifo(file)
+        assert find_repository(tree) is None
+        file.unlink()
+        file.symlink_to("/dev/zero")
+        assert find_repository(tree) is None
+        file.unlink()
+        with file.open("w") as large:
+            large.write(content)
+            large.truncate(2**40)
+        assert find_repository(tree) is None
+        file.write_text(content)
+        assert find_repository(tree) == linked
+    (linked.admin / "config.worktree").symlink_to(world.user / ".ssh" / "x")
+    with pytest.raises(Conflict, match=r"config.worktree is a link or a FIFO; look at it"):
+        Sandbox(agent="x", home=str(world.home)).command(("prog",), str(tree), {})
+
+
+async def test_a_file_system_that_does_not_answer_fails_the_task(
+    open_desk: OpenDesk, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "PREPARE_SECONDS", 0.0)
+    async with open_desk() as desk:
+        task = await run_task(desk, "echo ran", world.project)
+        assert task.error == f"the file system of {world.project} did not answer within 0 s; check it"
 
 
 async def _exists(file: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from midwatch.api.agentapi.feed import LARGEST_FRAME, Feed, encode_event
 from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import parse_message
 from midwatch.api.agentapi.statefile import SavedMessage, State, StateFile, UnusableState
-from midwatch.api.agentapi.uploads import parse_upload
+from midwatch.api.agentapi.uploads import UploadedFile, Uploads, parse_upload
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AlreadyRunning, InvalidInput
 from midwatch.runtime.serve_agentapi import add_profile_flags
@@ -374,6 +376,26 @@ def test_a_state_file_may_be_a_symlink(tmp_path: Path) -> None:
     file.save(State(messages=[make_saved(0, "two")]))
     assert link.is_symlink() and "two" in real.read_text()
     assert StateFile(link).load().messages == [make_saved(0, "two")]
+
+
+def test_special_files_are_not_read_as_state_or_process_id(tmp_path: Path) -> None:
+    for name in ("state", "pid"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UnusableState, match=r"is not a regular file.*will not be written either"):
+        StateFile(tmp_path / "state").load()
+    statefile.release_pid_file(tmp_path / "pid")
+    assert (tmp_path / "pid").exists()
+
+
+async def test_an_uploaded_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+    with contextlib.closing(Uploads()) as uploads:
+        first = Path(await uploads.keep(UploadedFile("a", b"one")))
+        assert first.read_bytes() == b"one"
+        place = first.parents[1] / sha256(b"two").hexdigest()[:16]
+        place.mkdir()
+        (place / "a").symlink_to(tmp_path / "elsewhere")
+        await uploads.keep(UploadedFile("a", b"two"))
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_state_file_of_agentapi_is_read() -> None:

@@ -110,7 +110,7 @@ def ask_plain(text: str, turn: Turn) -> str:
 
 
 async def test_a_function_gets_the_turn_if_it_takes_it() -> None:
-    for ask_tool, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-tool")):
+    for ask_tool, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-call")):
         turn = RecordingTurn(answers=["yes"])
         assert "turn" not in ask_tool.schema["properties"]
         assert (await run(ask_tool, {"text": "May I?"}, turn)).text == answer

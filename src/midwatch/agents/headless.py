@@ -22,7 +22,8 @@ from midwatch.agents.streams.lines import Lines
 from midwatch.agents.streams.step_events import StepEvents
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.durations import duration
-from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
+from midwatch.base.errors import AgentError, BadConfig, Conflict, TransientError, UsageLimit
+from midwatch.base.files import read_regular
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.session import Session
@@ -38,6 +39,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 MOST_THREADS = 10_000
 VERSION_PATIENCE = 15.0
 LONGEST_ERROR_LINE = 10_000
+LONGEST_PACKAGE_FILE = 1_000_000
 MOST_ERROR_STEPS = 100
 
 
@@ -124,8 +126,8 @@ def installed_version(program: Program) -> str | None:
     executable = shutil.which(program.argv[0], path=program.environment({}).get("PATH"))
     for folder in list(Path(executable).resolve().parents)[:4] if executable else ():
         try:
-            package = json.loads((folder / "package.json").read_text())
-        except (OSError, ValueError):
+            package = json.loads(read_regular(folder / "package.json", LONGEST_PACKAGE_FILE))
+        except (OSError, ValueError, Conflict):
             continue
         version = package.get("version") if isinstance(package, dict) else None
         return version if isinstance(version, str) else None

@@ -5,13 +5,14 @@ An agent may put a FIFO, a device, a symbolic link or a very large file where mi
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 
 from midwatch.base.errors import Conflict
+from midwatch.base.threads import in_thread
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 READ_SECONDS = 10.0
@@ -42,7 +43,6 @@ def read_regular(path: str | Path, limit: int) -> bytes:
 async def read_untrusted(path: str | Path, limit: int, *, seconds: float = READ_SECONDS) -> bytes:
     """Return the content of a regular file as `read_regular` does, in a thread, or raise Conflict after `seconds`."""
     try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.to_thread(read_regular, path, limit)
+        return await in_thread(partial(read_regular, path, limit), seconds=seconds)
     except TimeoutError:
         raise Conflict(f"{path} could not be read within {seconds:g} s; look at it, then try again.") from None

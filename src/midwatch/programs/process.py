@@ -18,13 +18,15 @@ import signal
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from midwatch.base.directories import open_pinned
-from midwatch.base.errors import AgentError, TransientError
+from midwatch.base.errors import AgentError, Conflict, TransientError
+from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.cgroup import Cgroup, Limits, cgroups
 from midwatch.programs.egress import Egress
@@ -40,6 +42,7 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "terminate": signal.SIGTERM,
     "kill": signal.SIGKILL,
 }
+PREPARE_SECONDS = 30.0
 OUTPUT_LIMIT = 10_000_000
 GRACE = 0.5  # seconds between SIGTERM and SIGKILL for the remaining processes of a group
 DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
@@ -88,37 +91,52 @@ class Program:
             return None
         return Egress.for_agent(self.agent, self.sandbox.hosts, turn_env)
 
-    def spawn(self, turn_env: Mapping[str, str], egress: Egress | None, pin: str | None) -> subprocess.Popen[bytes]:
-        """Start the shell that waits at the gate. If the working directory has a pin, the shell starts only there."""
-        if pin is None:
-            return self._spawn(turn_env, egress, None)
-        with open_pinned(self.workdir, pin) as directory:
-            return self._spawn(turn_env, egress, directory)
-
-    def _spawn(
-        self, turn_env: Mapping[str, str], egress: Egress | None, directory: int | None
+    async def spawn(
+        self, turn_env: Mapping[str, str], egress: Egress | None, pin: str | None
     ) -> subprocess.Popen[bytes]:
-        """Start the shell in the open directory, or in the directory at the path if nothing is open."""
+        """Start the shell that waits at the gate. If the working directory has a pin, the shell starts only there.
+
+        An agent may have written the files that are read before, or a file system may not answer. So they are read in a
+        thread and in limited time. The shell is started on the thread of the event loop: if the thread that started a
+        sandbox ends, the system ends the sandbox.
+        """
+        with nullcontext() if pin is None else open_pinned(self.workdir, pin) as directory:
+            try:
+                argv, env = await in_thread(
+                    partial(self._prepare, turn_env, egress, directory), seconds=PREPARE_SECONDS
+                )
+                return self._spawn(argv, env, egress, directory)
+            except TimeoutError:
+                text = f"the file system of {self.workdir} did not answer within {PREPARE_SECONDS:g} s; check it"
+                raise TransientError(text) from None
+            except Conflict as problem:
+                raise AgentError(str(problem)) from None
+            except OSError as problem:
+                raise self._convert_error(problem) from problem
+
+    def _prepare(
+        self, turn_env: Mapping[str, str], egress: Egress | None, directory: int | None
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the command line and the environment of the child. Raise AgentError if it cannot be started here."""
         if problem := self.problem():
             raise AgentError(problem)
-        _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
         if egress is not None:
             argv = egress.wrap(argv)
-        inherited: tuple[int, ...] = ()
-        if self.sandbox is not None:
-            inherited = (directory,) if directory is not None and self.sandbox.takes_descriptor() else ()
-            argv, env = self.sandbox.command(argv, self.workdir, env, *inherited)
+        return (argv, env) if self.sandbox is None else self.sandbox.command(argv, self.workdir, env, directory)
+
+    def _spawn(
+        self, argv: tuple[str, ...], env: Mapping[str, str], egress: Egress | None, directory: int | None
+    ) -> subprocess.Popen[bytes]:
+        """Start the shell in the open directory, or in the directory at the path if nothing is open."""
+        _stop_ignoring_interrupts()
         held = f"/proc/self/fd/{directory}"
-        try:
-            return subprocess.Popen(
-                ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                cwd=held if directory is not None and Path(held).exists() else self.workdir, env=env,
-                start_new_session=True, pass_fds=(*inherited, *(egress.pass_fds if egress else ())),
-            )  # fmt: skip
-        except OSError as error:
-            raise self._convert_error(error) from error
+        return subprocess.Popen(
+            ("/bin/sh", "-c", GATE, "midwatch-child", *self.enter, *argv),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            cwd=held if directory is not None and Path(held).exists() else self.workdir, env=env,
+            start_new_session=True, pass_fds=egress.pass_fds if egress else (),
+        )  # fmt: skip
 
     def _convert_error(self, problem: OSError) -> AgentError:
         if problem.errno == errno.E2BIG:
@@ -267,7 +285,7 @@ class Child:
         pin = turn.pin if program.workdir == turn.workdir else None
         egress = program.open_egress(turn.env)
         try:
-            popen = program.spawn(turn.env, egress, pin)
+            popen = await program.spawn(turn.env, egress, pin)
         except BaseException:
             if egress is not None:
                 egress.close()

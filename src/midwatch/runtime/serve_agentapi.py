@@ -9,9 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.protocol import Limits
 from midwatch.api.server import Server, listen, local_url
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.threads import in_thread
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
 from midwatch.runtime.runtime import Runtime
@@ -224,7 +223,7 @@ class StateKeeper:
                 await asyncio.to_thread(self._save)
 
     async def _send_prompt(self, read_prompt: Callable[[], str]) -> None:
-        prompt = (await _run_in_thread(read_prompt)).strip()
+        prompt = (await in_thread(read_prompt)).strip()  # the server can end although a pipe stays open
         state = self._state = choose_prompt(prompt, self._state)
         if not state.initial_prompt or state.initial_prompt_sent:
             return
@@ -234,11 +233,3 @@ class StateKeeper:
             await self._follower.send_message(state.initial_prompt)
         except (MidwatchError, NoReaction) as problem:
             self.warn(f"the initial prompt was not sent: {problem}")
-
-
-async def _run_in_thread(read: Callable[[], str]) -> str:
-    """Call `read` in a daemon thread, so that the server can end although a pipe that is being read stays open."""
-    result: Future[str] = Future()
-    result.set_running_or_notify_cancel()  # only the thread completes it from now on
-    threading.Thread(target=lambda: result.set_result(read()), daemon=True).start()
-    return await asyncio.wrap_future(result)

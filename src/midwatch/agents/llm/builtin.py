@@ -14,7 +14,8 @@ from pydantic import Field
 
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.base import BaseAgent, absolute_path
-from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, in_thread, make
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, make
+from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Question, Turn
 from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, wait_within
 from midwatch.programs.reaper import end_strays

@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple
 import httpx2
 from pydantic import Field
 
-from midwatch.agents.llm.tools import Tool, ToolError, check_allowed, in_thread, make
+from midwatch.agents.llm.tools import Tool, ToolError, check_allowed, make
+from midwatch.base.threads import in_thread
 from midwatch.base.version import __version__
 from midwatch.domain.agent import Question, Turn
 

@@ -15,9 +15,12 @@ from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import Output
 from midwatch.agents.llm.toolkit import DESK, build_toolkit
 from midwatch.agents.llm.tools import Tool
-from midwatch.base.errors import BadConfig
+from midwatch.base.errors import BadConfig, Conflict
+from midwatch.base.files import read_regular
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
+
+LONGEST_SYSTEM_FILE = 1_000_000  # bytes
 
 
 class LlmAgent(BaseAgent):
@@ -75,9 +78,9 @@ class LlmAgent(BaseAgent):
         if self.options.system_file is None:
             return self.options.system
         try:
-            return Path(self.options.system_file).expanduser().read_text()
-        except (OSError, UnicodeDecodeError) as problem:
-            why = getattr(problem, "strerror", None) or "it is not a text file"
+            return read_regular(Path(self.options.system_file).expanduser().resolve(), LONGEST_SYSTEM_FILE).decode()
+        except (OSError, UnicodeDecodeError, Conflict) as problem:
+            why = getattr(problem, "strerror", None) or "it is not a text file, or too large"
             raise BadConfig(f"agents.{self.name}.system_file: the file cannot be read ({why}); correct it.") from None
 
     async def open(self, session: Session) -> LlmConversation:

@@ -9,14 +9,12 @@ import asyncio
 import inspect
 import json
 import re
-import threading
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -25,12 +23,11 @@ from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 from midwatch.agents.function import call_turn
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
 if TYPE_CHECKING:
     from midwatch.agents.llm.history import Transcript
-
-T = TypeVar("T")
 
 LONGEST_RESULT = 100_000  # characters of a result that a model gets
 LONGEST_PROBLEM = 2000
@@ -240,27 +237,6 @@ def _from_thread(turn: Turn) -> TurnProxy:
         lambda name, *arguments: asyncio.run_coroutine_threadsafe(call_turn(turn, name, arguments), loop),
         lambda future: future.result(),
     )
-
-
-async def in_thread(function: Callable[[], T]) -> T:
-    """Call a function on a new Python thread and return its result.
-
-    A function that hangs does not block other work, nor the exit of the process. If the caller is cancelled, the
-    function continues, and its result is ignored.
-    """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # a running future cannot be cancelled by a caller that stops waiting
-
-    def main() -> None:
-        try:
-            future.set_result(function())
-        except StopIteration as stopped:  # a future of asyncio does not accept StopIteration
-            future.set_exception(RuntimeError(f"the function raised {stopped!r}"))
-        except BaseException as problem:
-            future.set_exception(problem)
-
-    threading.Thread(target=main, name="midwatch-tool", daemon=True).start()
-    return await asyncio.wrap_future(future)
 
 
 # -- arguments and results ---------------------------------------------------------------------------------------

@@ -13,11 +13,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 
 from midwatch.api.agentapi.bodies import ConversationRole, Time, check_text
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import AlreadyRunning, HomeUnusable
+from midwatch.base.errors import AlreadyRunning, Conflict, HomeUnusable
+from midwatch.base.files import read_regular
 
 VERSION = 1
 PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 MAX_BAD_FILES = 1000
+MAX_STATE_BYTES = 200_000_000
+MAX_PID_BYTES = 100
 
 
 def parse_time(value: Any) -> Any:
@@ -75,12 +78,13 @@ class StateFile:
     def load(self) -> State:
         """Read the state; it is empty if there is no file. Raise UnusableState if the file cannot be used."""
         try:
-            data = self.path.read_bytes()
+            data = read_regular(os.path.realpath(self.path), MAX_STATE_BYTES)  # it may be a link
         except FileNotFoundError:
             return State()
-        except OSError as problem:
+        except (OSError, Conflict) as problem:
             self._writable = False
-            reason = f"failed to read state file: {problem.strerror}; the file will not be written either"
+            why = problem.strerror if isinstance(problem, OSError) else str(problem).rstrip(".")
+            reason = f"failed to read state file: {why}; the file will not be written either"
             raise UnusableState(reason) from None
         try:
             state = parse_state(data)
@@ -148,8 +152,8 @@ def release_pid_file(path: Path) -> None:
 
 def _read_pid(path: Path) -> int:
     try:
-        return int(path.read_text().strip())
-    except (OSError, ValueError):
+        return int(read_regular(path, MAX_PID_BYTES))
+    except (OSError, ValueError, Conflict):
         return 0
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -56,8 +57,8 @@ class Uploads:
         folder = self._folder / sha256(file.content).hexdigest()[:16]
         folder.mkdir(mode=0o755, exist_ok=True)
         path = folder / file.name
-        if not path.exists():
-            path.write_bytes(file.content)
+        with suppress(FileExistsError), path.open("xb") as new:  # "x": never through a link of the agent
+            new.write(file.content)
             path.chmod(0o644)
             self._size += len(file.content)
         return str(path)
