@@ -187,6 +187,10 @@ class DeliveryError(MidwatchError, code="delivery_error"):
         self.permanent = permanent
 
 
+class ForeignExit(MidwatchError, code="foreign_exit"):
+    """A channel, hook, routine or agent raised SystemExit or a similar exception; only its own call ended."""
+
+
 class HandoffLimit(LimitReached, code="handoff_limit"):
     """The work was handed over too often."""
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from midwatch.base.errors import AgentError, Conflict, LeaseLost, MidwatchError, StoreUnavailable
+from midwatch.base.foreign import ContainExit
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent
 from midwatch.domain.changes import Changes
@@ -273,7 +274,8 @@ class Worker:
         """Wait for an agent that could not be stopped, then release its slot."""
         try:
             assert run.conversation is not None
-            await run.conversation.close()
+            with ContainExit("the agent"):
+                await run.conversation.close()
         except Exception:
             log.exception("the agent of task %s, which could not be stopped, did not close cleanly", run.task.id)
         run.release_slot()
