@@ -67,7 +67,7 @@ class BadAgent(ScriptedAgent):
 async def test_an_exit_of_foreign_code_ends_nothing_but_its_own_call(home: Path, problem: type[BaseException]) -> None:
     name = problem.__name__
 
-    async def raise_it(_: object = None) -> NoReturn:
+    async def raise_it(*_: object) -> NoReturn:
         raise problem("a secret")
 
     agents = {"good": ScriptedAgent(result("fine")), "bad": BadAgent(problem)}
@@ -83,10 +83,10 @@ async def test_an_exit_of_foreign_code_ends_nothing_but_its_own_call(home: Path,
         assert f"routine bad routine raised {name} at test_foreign.py" in (routine.last_error or "")
         with pytest.raises(ForeignExit, match=f"agent scripted raised {name}"):
             await desk.registry.describe(lambda _: True)
-        with pytest.raises(HandoffError, match=name):
-            await desk.handoffs.handoff(HandoffOptions(task=HandoffTask(description="x"), to="good", input_filter=raise_it))
-        with pytest.raises(HandoffError, match=name):
-            await desk.handoffs.handoff(HandoffOptions(task=HandoffTask(description="x"), to="good", on_handoff=raise_it))
+        for option in ("input_filter", "on_handoff", "enable_func"):
+            wish: Any = {"task": HandoffTask(description="x"), "to": "good", option: raise_it}
+            with pytest.raises(HandoffError, match=name):
+                await desk.handoffs.handoff(HandoffOptions(**wish))
         stopped = await desk.tasks.submit("x", agent="bad", timeout=0.1)
         assert (await desk.tasks.wait(stopped.id)).outcome == "timeout"
         good = await desk.tasks.submit("x", agent="good", route="good")
