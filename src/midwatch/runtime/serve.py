@@ -17,6 +17,7 @@ from midwatch.api.app import create_app
 from midwatch.api.protocol import Limits
 from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_url
 from midwatch.base.home import Home, ServerInfo
+from midwatch.base.text import escape_controls
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
 from midwatch.runtime.runtime import Runtime
@@ -43,13 +44,23 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
         runner.run(_serve(settings, home, listener, started))
 
 
+class PlainFormatter(logging.Formatter):
+    """Formats log lines without control characters, because a text from an agent could control the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the traceback if there is one."""
+        return escape_controls(super().format(record))
+
+
 def write_log(settings: Settings) -> None:
     """Set up logging to standard error.
 
     The job queue and the clients of models log many messages, and URLs in these messages may contain secrets. So with
     the log level info, only their warnings and errors are logged.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
     if settings.log_level == "info":
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
