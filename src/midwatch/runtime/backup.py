@@ -108,7 +108,7 @@ def _lock_home(home: Home) -> Iterator[None]:
     """Prevent servers of this home from starting. Raise AlreadyRunning if a process still uses the home."""
     up = home.claim_up()
     try:
-        if any(home.lock(path.stem).is_taken() for path in home.run.glob("*.lock") if path != up.path):
+        if home.list_locks() - {"up"}:
             raise AlreadyRunning(f"a process still uses {home.path}; find it with `midwatch cluster` and stop it.")
         yield
     finally:
