@@ -117,7 +117,7 @@ class Home:
         self.lock_folders = (self.run, path / f"{self.database.name}-locks")
         """Each lock is held in both folders, because people delete `run`. The second belongs to the database.
 
-        The database file itself cannot be locked: closing it would release the locks that SQLite has on it.
+        The database file itself cannot be locked: closing it would release the locks that the store has on it.
         """
         self.server_files = tuple(folder / "server.json" for folder in self.lock_folders)
 
