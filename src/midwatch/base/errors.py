@@ -132,7 +132,11 @@ class StoreError(MidwatchError, code="store_error", exit_status=7):
 
 
 class StoreUnavailable(StoreError, code="store_unavailable"):
-    """The database could not write, for example because the disk is full; nothing was stored."""
+    """The database cannot be reached, read or written; nothing was stored."""
+
+
+class DiskFull(StoreUnavailable, code="disk_full"):
+    """The database could not write, because the disk is full; nothing was stored."""
 
 
 class StoreCorrupt(StoreError, code="store_corrupt"):

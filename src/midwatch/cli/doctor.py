@@ -120,6 +120,10 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
         except MidwatchError as problem:
             yield Finding("bad", "server", str(problem), RESTART)
             return
+        try:
+            await client.ready()
+        except MidwatchError as problem:
+            yield Finding("bad", "server", f"{where} accepts no tasks: {problem}")
         if server.version != __version__:
             text = f"pid {server.pid} runs version {server.version}, this is {__version__}"
             yield Finding("warn", "server", text, RESTART)
