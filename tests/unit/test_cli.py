@@ -17,8 +17,10 @@ import pytest
 from midwatch.api.bodies import KeysBody
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
+from midwatch.base.home import Home
 from midwatch.cli import attach, automation, goal, inputs, options, output
 from midwatch.cli.connection import find_attempt_token
+from midwatch.cli.doctor import check_permissions
 from midwatch.cli.events import print_event
 from midwatch.cli.inputs import read_prompt
 from midwatch.cli.main import execute, report_error
@@ -253,6 +255,35 @@ def test_no_output_on_a_terminal_has_characters_that_control_it() -> None:
 def test_colours_stay_on_a_terminal() -> None:
     printed = print_on_terminal("from midwatch.cli import output; output.say(output.paint('x', 'red'))")
     assert printed == "\x1b[31mx\x1b[0m\n"
+
+
+SECRETS = {
+    "[channels.hook]\nkind = 'webhook'\nurl = 'https://x.example/T0/B0'\n": "channels.hook.url",
+    "[agents.x]\nkind = 'command'\nargv = ['x']\nenv.API_KEY = 's'\n": "agents.x.env.API_KEY",
+    "db = 'postgresql://user:word@127.0.0.1:1/x'\n": "db",
+    "[agents.x]\nkind = 'llm'\nmodel = 'openai:x'\napi_key_env = 'NAME'\nmax_tokens = 5\n": None,
+}
+
+
+@pytest.mark.parametrize("settings", SECRETS)
+def test_doctor_warns_of_settings_with_secrets_that_others_can_read(home: Path, settings: str) -> None:
+    place, file, name = Home(home), home / "midwatch.toml", SECRETS[settings]
+    place.prepare()
+    file.write_text(settings)
+    file.chmod(0o640)
+    place.database.touch(0o600)
+    assert [finding.told for finding in check_permissions(place)] == (
+        [f"{file} has mode 640: other users can read it, and it contains {name}"] if name else []
+    )
+    file.chmod(0o600)
+    assert not list(check_permissions(place))
+    for path, mode in ((home, 0o755), (place.database, 0o644), (home / "old.db", 0o604)):
+        path.touch()
+        before, _ = path.stat().st_mode, path.chmod(mode)
+        (finding,) = check_permissions(place)
+        assert finding.state == "warn" and str(path) in finding.told
+        assert (finding.remedy or "").startswith("chmod 700" if path == home else "chmod 600")
+        path.chmod(before & 0o700)
 
 
 def test_a_table_cell_is_one_short_line() -> None:

@@ -19,6 +19,8 @@ from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 OWNER_RETRY_SECONDS = 1.0
 """How long a process tries to take a lock, because another process may hold the lock briefly while it checks it."""
+RUNS_AS_ROOT = "midwatch runs as root, so an agent without a sandbox can read and change everything on this machine"
+ROOT_REMEDY = "run it as a user of its own, or set `sandbox` for all agents"
 
 
 class Lock:

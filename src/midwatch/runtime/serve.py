@@ -16,7 +16,7 @@ import uvloop
 from midwatch.api.app import create_app
 from midwatch.api.protocol import Limits
 from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_url
-from midwatch.base.home import Home, ServerInfo
+from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT, Home, ServerInfo
 from midwatch.base.text import escape_controls
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
@@ -74,6 +74,7 @@ async def _serve(
     info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__)
     async with Runtime.open(settings.home, settings=settings, role="up", url=info.url) as runtime:
         app = create_app(runtime)
+        warn_of_root()
 
         def listening() -> None:
             home.announce(info)
@@ -82,6 +83,12 @@ async def _serve(
         server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
         await server.serve([listener])
         logger.info("the server accepts no more requests; running tasks are being stopped")
+
+
+def warn_of_root() -> None:
+    """Log a warning if this process runs as root."""
+    if os.geteuid() == 0:
+        logger.warning("%s; %s", RUNS_AS_ROOT, ROOT_REMEDY)
 
 
 def on_signals(stopping: asyncio.Event) -> None:
