@@ -149,10 +149,8 @@ class DeskProcess(Runtime):
     def die(self) -> None:
         """Release its locks, as if its process had been killed."""
         engine: Any = self.crew.engine
-        life, lead = engine._life, engine._lead
-        life.release()
-        lead.release()
-        life.path.unlink(missing_ok=True)
+        engine._life.remove()
+        engine._lead.release()
 
     async def run_second_scheduler(self) -> None:
         """Run a second scheduler for a moment."""

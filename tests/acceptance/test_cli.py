@@ -592,6 +592,18 @@ def test_a_token_file_readable_by_others_is_reported(offline: Desk) -> None:
         token.chmod(0o600)
 
 
+def test_a_desk_that_runs_as_root_is_warned_of_it(desk: Desk) -> None:
+    warning = "midwatch runs as root, so an agent without a sandbox can read and change everything"
+    as_root = os.geteuid() == 0
+    checks = {check["what"]: check for check in desk.json("doctor")["checks"]}
+    assert ("user" in checks) == as_root
+    with desk.up():
+        assert desk.json("doctor")["ok"]
+    if as_root:
+        assert warning in checks["user"]["told"] and "user of its own" in checks["user"]["remedy"]
+    assert (f"WARNING midwatch.runtime.serve: {warning}" in (desk.home / "log" / "midwatch.log").read_text()) == as_root
+
+
 def test_the_server_prints_the_next_steps(desk: Desk) -> None:
     server = desk.start("up")
     assert server.stdout is not None

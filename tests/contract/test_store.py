@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import Conflict, KeyReused, LeaseLost, LimitReached
+from midwatch.base.errors import Conflict, DiskFull, KeyReused, LeaseLost, LimitReached
 from midwatch.domain.agent import Question
 from midwatch.domain.approval import Approval, ask, resolve
 from midwatch.domain.changes import Changes, Fence, Update
@@ -721,3 +721,15 @@ async def test_the_store_reports_and_checks_its_state(store: Store) -> None:
     facts = await store.describe()
     assert facts["kind"] and facts["schema"]
     assert await store.check() == []
+
+
+async def test_after_a_failed_write_a_store_checks_whether_it_can_write_again(store: Any) -> None:
+    def fail(tx: object) -> None:
+        raise DiskFull("the disk is full.")
+
+    await put(store)
+    bounds = await store.read_log_bounds()
+    with pytest.raises(DiskFull):
+        await store.write(fail)
+    await store.check_writable()
+    assert await store.read_log_bounds() == bounds

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,16 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from commands import run
 from midwatch.agents.function import FunctionAgent
 from midwatch.base.clock import SystemClock
-from midwatch.base.errors import AgentError, StoreUnavailable
+from midwatch.base.errors import AgentError, DiskFull, StoreUnavailable
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.event import EventFilter, TaskProgress
+from midwatch.runtime.runtime import Runtime
 from midwatch.services.system import System
 from midwatch.testing import RecordingChannel
-from servers import eventually
+from servers import environment, eventually
 from serving import Served, serve_agents
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16, max_attempts=1)
@@ -315,6 +319,56 @@ async def test_ready_needs_no_token_and_reports_a_missing_database(served: Serve
         assert (await stranger.get("/metrics")).status_code == 401
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+async def test_ready_tells_that_the_disk_is_full_until_there_is_space(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        async with Runtime.open(disk / "home", work=False) as desk:
+            await desk.system.check_ready()
+            ballast = disk / "ballast"
+            with suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while file.write(bytes(65536)):
+                    pass
+            with pytest.raises(DiskFull, match="the disk is full") as caught:
+                await desk.system.check_ready()
+            assert str(disk) not in str(caught.value)
+            with pytest.raises(DiskFull):
+                for _ in range(100):
+                    await desk.tasks.submit("x" * 50_000, agent="demo")
+            status = run(["status"], env=environment(disk / "home"))
+            assert "No tasks are accepted: the disk is full" in status.stdout
+            doctor = run(["doctor"], env=environment(disk / "home"))
+            assert (doctor.returncode, "free some disk space now" in doctor.stdout) == (1, True)
+            ballast.unlink()
+            await desk.system.check_ready()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+async def test_ready_tells_that_the_last_write_failed_until_a_write_succeeds(home: Path) -> None:
+    async with Runtime.open(home, work=False) as desk:
+        connection: Any = desk.store._connection  # type: ignore[attr-defined]
+        connection.execute("PRAGMA query_only = ON")
+        await desk.system.check_ready()  # nothing has failed yet
+        with pytest.raises(StoreUnavailable):
+            await desk.tasks.submit("x", agent="demo")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="midwatch doctor"):
+                await desk.system.check_ready()
+        connection.execute("PRAGMA query_only = OFF")
+        await desk.system.check_ready()
+
+
+class AnsweringStore:
+    """A store that can write."""
+
+    async def check_writable(self) -> None:
+        pass
+
+
 def system_on(store: Any) -> System:
     """Return the service on a store that only answers where its log ends."""
     return System(store, SystemClock(), tasks=None, approvals=None, home=Path())  # type: ignore[arg-type]
@@ -330,7 +384,7 @@ async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
 
 
 async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None:
-    class BlockingStore:
+    class BlockingStore(AnsweringStore):
         async def read_log_bounds(self) -> None:
             """Answer in time while the event loop is blocked for longer than that."""
             asyncio.get_running_loop().call_soon(time.sleep, 1.5)

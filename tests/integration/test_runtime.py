@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import sqlite3
 import sys
 import threading
@@ -19,7 +20,7 @@ import pytest
 from internals import engine_of, worker_of
 from midwatch import AgentError, Runtime, Settings, Task, Turn
 from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
-from midwatch.base.home import Home
+from midwatch.base.home import Home, ServerInfo
 from midwatch.domain.event import MessageUpdate
 from midwatch.domain.task import TaskFilter
 from midwatch.programs.guard import guard
@@ -70,7 +71,7 @@ def compare_footprint(before: Footprint) -> Footprint:
 
 def locks(home: Path) -> set[str]:
     """Return the lock files of processes; `up` and `leader` belong to the home and stay."""
-    return {file.stem for file in (home / "run").glob("*.lock")} - {"up", "leader"}
+    return {file.stem for folder in Home(home).lock_folders for file in folder.glob("*.lock")} - {"up", "leader"}
 
 
 def is_free(home: Path) -> bool:
@@ -248,6 +249,28 @@ async def test_a_second_server_is_refused_and_the_first_continues(home: Path, mo
         assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
     async with Runtime.open(home, role="up"):
         pass
+
+
+async def test_a_server_keeps_its_home_and_its_tasks_when_the_directory_run_is_deleted(home: Path) -> None:
+    gate = asyncio.Event()
+    server_agent = ScriptedAgent(wait_for(gate), result("done by the server"))
+    async with Runtime.open(home, role="up", agents={"it": server_agent}) as server:
+        info = ServerInfo(os.getpid(), "http://127.0.0.1:1", "1")
+        server.home.announce(info)
+        task = await server.tasks.submit("x", agent="it")
+        await until(lambda: server.running == 1)
+        shutil.rmtree(home / "run")
+        with pytest.raises(AlreadyRunning, match=f"pid {info.pid}, {info.url}"):
+            async with Runtime.open(home, role="up"):
+                pass
+        async with Runtime.open(home, agents={"it": ScriptedAgent(result("done twice"))}) as other:
+            assert not engine_of(other).leads()
+            assert engine_of(other).dead([server.id]) == set()
+            await other.crew.rescuer.rescue()
+            assert (await other.tasks.get(task.id)).lease_owner == server.id
+        gate.set()
+        ended = await wait_for_end(server, task)
+        assert (ended.result, ended.attempt) == ("done by the server", 1)
 
 
 def newer(home: Path) -> None:

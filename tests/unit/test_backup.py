@@ -22,6 +22,7 @@ from midwatch.base.errors import (
 )
 from midwatch.base.home import Home
 from midwatch.desk.config import Settings
+from midwatch.domain.agent import Choice
 from midwatch.domain.alert import SentAlert
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
@@ -70,7 +71,7 @@ async def fill(store: Store) -> None:
     message = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=running_task.id)
     approval = Approval(
         id="a_1", task_id=running_task.id, attempt=1, session_key="chat:1", agent="demo", question="?",
-        choices=("yes", "no"), created_at=now, expires_at=now + 10**12,
+        choices=(Choice("yes", "allow_once"), Choice("no", "reject_once")), created_at=now, expires_at=now + 10**12,
     )  # fmt: skip
     notice = Delivery(
         id="d_1",
@@ -266,6 +267,51 @@ async def test_a_file_that_is_no_backup_is_not_restored(
         await restore(other, file, report_nothing, force=True)
     assert file.read_bytes() == before
     assert not other.home.exists()
+
+
+UNCHECKED = "PRAGMA ignore_check_constraints = ON; "
+TAMPERED = {
+    "unknown state": (UNCHECKED + "UPDATE tasks SET status = 'flying'", "row t_.* of table tasks .* status"),
+    "unknown literal": ("UPDATE tasks SET outcome = 'superb'", "row t_.* of table tasks .* outcome"),
+    "wrong type": ("UPDATE tasks SET attempt = 'two'", "row t_.* of table tasks .* attempt must be INTEGER"),
+    "bytes": ("UPDATE sessions SET title = x'00ff'", "row chat:1 of table sessions .* title must be TEXT"),
+    "not UTF-8": ("UPDATE rules SET command = CAST(x'80ff' AS TEXT)", "row r_1 of table rules .* command is not UTF-8"),
+    "negative": ("UPDATE goals SET max_tokens = -1", "row .* of table goals .* max_tokens must not be negative"),
+    "infinite": ("UPDATE goals SET max_seconds = 9e999", "row .* of table goals .* max_seconds .* infinite"),
+    "no JSON": ("UPDATE automations SET schedule = '{'", "row .* of table automations .* schedule is not .* JSON"),
+    "other JSON": ("UPDATE tasks SET budget = '[1]'", "row t_.* of table tasks .* budget"),
+    "JSON inside": ("UPDATE approvals SET choices = '[[1, 2]]'", "row a_1 of table approvals .* choices"),
+    "no boolean": ("UPDATE automations SET fresh = 7", "row .* of table automations .* fresh must be 0 or 1"),
+    "no payload": ("UPDATE events SET payload = 'null' WHERE seq = 2", "row 2 of table events .* payload"),
+    "dangling id": ("UPDATE approvals SET task_id = 't_gone'", "row a_1 of table approvals .* its task does not exist"),
+    "no owner": ("UPDATE tasks SET lease_owner = NULL", "row t_.* of table tasks .* no process owns it"),
+    "after the end": ("UPDATE event_head SET last_seq = 1", "row 2 of table events .* behind the log's end"),
+    "no end": ("DELETE FROM event_head", "row 1 of table event_head .* it is missing"),
+    "two owners": (
+        "DROP INDEX tasks_gate; UPDATE tasks SET status = 'running', gate_key = 'x', lease_owner = 'i_1'",
+        "two rows of table tasks exclude each other",
+    ),
+    "missing column": ("ALTER TABLE tasks DROP COLUMN steers", "table tasks has other columns"),
+    "missing table": ("DROP TABLE cursors", "table cursors has other columns"),
+    "another table": ("CREATE TABLE extra (x)", "table extra is not known"),
+    "trigger": ("CREATE TRIGGER x AFTER INSERT ON tasks BEGIN DELETE FROM tokens; END", "trigger x is not known"),
+}
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+async def test_a_tampered_backup_is_refused_and_nothing_is_changed(filled: Settings, file: Path, case: str) -> None:
+    script, message = TAMPERED[case]
+    await backup(filled, file, report_nothing)
+    database = sqlite3.connect(file)
+    database.executescript(script)
+    database.close()
+    before = contents(filled.home / "midwatch.db")
+    files = list_files(filled.home)
+    with pytest.raises(StoreCorrupt, match=message) as caught:
+        await restore(filled, file, report_nothing, force=True)
+    assert "nothing was changed" in str(caught.value).lower() and "\n" not in str(caught.value)
+    assert contents(filled.home / "midwatch.db") == before
+    assert list_files(filled.home) == files
 
 
 async def test_a_missing_backup_is_reported(file: Path, other: Settings) -> None:

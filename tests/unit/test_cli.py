@@ -2,11 +2,12 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 from collections import defaultdict
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -16,8 +17,10 @@ import pytest
 from midwatch.api.bodies import KeysBody
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
+from midwatch.base.home import Home
 from midwatch.cli import attach, automation, goal, inputs, options, output
 from midwatch.cli.connection import find_attempt_token
+from midwatch.cli.doctor import check_permissions
 from midwatch.cli.events import print_event
 from midwatch.cli.inputs import read_prompt
 from midwatch.cli.main import execute, report_error
@@ -214,6 +217,73 @@ def test_a_prompt_may_come_from_standard_input() -> None:
 
 def test_agent_output_cannot_control_the_terminal() -> None:
     assert output.clean("a\x1b[31mred\x07\x9b\r\n\tok é 👍\u200d") == "a[31mred\n\tok é 👍\u200d"
+
+
+DANGEROUS = "\x00\x08\x0d\x1b\x7f\x80\x85\x9b\x9f\u061c\u200e\u200f\u2028\u202a\u202e\u2066\u2069"
+"""C0, DEL and C1 control characters, and characters that change the direction or end a line."""
+
+
+def print_on_terminal(code: str) -> str:
+    """Run Python code whose standard output and error are a terminal, and return what arrives there."""
+    terminal, program_side = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "", "PYTHONUTF8": "1"}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=program_side, stderr=program_side, env=env) as program:
+        os.close(program_side)
+        received = b""
+        with suppress(OSError):  # the terminal is closed when the program has ended
+            while part := os.read(terminal, 65536):
+                received += part
+        assert program.wait() == 0, received
+    os.close(terminal)
+    return received.decode().replace("\r\n", "\n")
+
+
+def test_no_output_on_a_terminal_has_characters_that_control_it() -> None:
+    calls = "output.emit({'text': text}); output.say(text); output.note(text); log(text)"
+    printed = print_on_terminal(
+        "import logging, sys; from midwatch.cli import output; from midwatch.runtime.serve import write_log\n"
+        "from midwatch.desk.config import Settings; log = logging.getLogger('agent').warning\n"
+        f"write_log(Settings(home='/nowhere')); text = {DANGEROUS + 'é'!a}; {calls}"
+    )
+    lines = printed.splitlines()
+    assert not set(DANGEROUS) & set(printed)
+    assert all("\\u009b" in line and "\\u202e" in line and "é" in line for line in lines), lines
+    assert len(lines) == 4
+    assert json.loads(lines[0]) == {"text": DANGEROUS + "é"}
+
+
+def test_colours_stay_on_a_terminal() -> None:
+    printed = print_on_terminal("from midwatch.cli import output; output.say(output.paint('x', 'red'))")
+    assert printed == "\x1b[31mx\x1b[0m\n"
+
+
+SECRETS = {
+    "[channels.hook]\nkind = 'webhook'\nurl = 'https://x.example/T0/B0'\n": "channels.hook.url",
+    "[agents.x]\nkind = 'command'\nargv = ['x']\nenv.API_KEY = 's'\n": "agents.x.env.API_KEY",
+    "db = 'postgresql://user:word@127.0.0.1:1/x'\n": "db",
+    "[agents.x]\nkind = 'llm'\nmodel = 'openai:x'\napi_key_env = 'NAME'\nmax_tokens = 5\n": None,
+}
+
+
+@pytest.mark.parametrize("settings", SECRETS)
+def test_doctor_warns_of_settings_with_secrets_that_others_can_read(home: Path, settings: str) -> None:
+    place, file, name = Home(home), home / "midwatch.toml", SECRETS[settings]
+    place.prepare()
+    file.write_text(settings)
+    file.chmod(0o640)
+    place.database.touch(0o600)
+    assert [finding.told for finding in check_permissions(place)] == (
+        [f"{file} has mode 640: other users can read it, and it contains {name}"] if name else []
+    )
+    file.chmod(0o600)
+    assert not list(check_permissions(place))
+    for path, mode in ((home, 0o755), (place.database, 0o644), (home / "old.db", 0o604)):
+        path.touch()
+        before, _ = path.stat().st_mode, path.chmod(mode)
+        (finding,) = check_permissions(place)
+        assert finding.state == "warn" and str(path) in finding.told
+        assert (finding.remedy or "").startswith("chmod 700" if path == home else "chmod 600")
+        path.chmod(before & 0o700)
 
 
 def test_a_table_cell_is_one_short_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from midwatch.base.errors import AlreadyRunning, HomeUnusable
-from midwatch.base.home import Home, Lock, ServerInfo, boot_id
+from midwatch.base.home import Home, ServerInfo, boot_id
 
 START = """
 import sys
@@ -75,7 +76,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_new_home_is_readable_by_its_owner_only(place: Home) -> None:
-    for folder in (place.path, place.run, place.work, place.log_file.parent):
+    for folder in (place.path, *place.lock_folders, place.work, place.log_file.parent):
         assert mode(folder) == 0o700, folder
     assert mode(place.token_file) == 0o600
     assert len(place.token()) >= 32
@@ -160,7 +161,8 @@ def test_a_read_only_home_is_reported(part: str) -> None:
 
 def test_a_lock_has_one_holder(place: Home) -> None:
     first_lock, second_lock = place.lock("x"), place.lock("x")
-    assert not first_lock.is_taken() and not first_lock.path.exists()  # checking creates no files
+    assert not first_lock.is_taken()
+    assert not any(path.exists() for path in first_lock.paths)  # checking creates no files
     assert first_lock.acquire() and first_lock.acquire() and first_lock.is_held
     assert second_lock.is_taken() and first_lock.is_taken()
     assert not second_lock.acquire(0.05) and not second_lock.is_held
@@ -197,7 +199,8 @@ def test_locks_of_other_names_and_homes_are_independent(place: Home, tmp_path: P
 
 def test_an_owner_gets_its_lock_while_others_check_it(place: Home) -> None:
     stop = threading.Event()
-    Lock(place.run / "x.lock").path.touch()
+    for path in place.lock("x").paths:
+        path.touch()
 
     def look() -> None:
         while not stop.is_set():
@@ -215,6 +218,18 @@ def test_an_owner_gets_its_lock_while_others_check_it(place: Home) -> None:
         stop.set()
         for looker in lookers:
             looker.join()
+
+
+@pytest.mark.parametrize("folder", [0, 1])
+def test_a_lock_stays_when_one_of_its_folders_is_deleted(place: Home, folder: int) -> None:
+    held = place.lock("x")
+    assert held.acquire()
+    shutil.rmtree(place.lock_folders[folder])
+    assert place.lock("x").is_taken() and place.list_locks() == {"x"}
+    assert not place.lock("x").acquire()
+    assert place.lock("x").is_taken()
+    held.remove()
+    assert place.lock("x").acquire()
 
 
 HOLD = """
@@ -298,11 +313,11 @@ def test_the_server_file_is_valid_only_while_its_process_lives(place: Home) -> N
     place.announce(INFO)
     assert place.server() is None  # an outdated file
     up = place.claim_up()
-    assert not place.server_file.exists()
+    assert not any(file.exists() for file in place.server_files)
     assert place.server() is None  # it has not announced its address yet
     place.announce(INFO)
     assert Home(place.path).server() == INFO
-    assert [file.name for file in place.run.glob("server*")] == ["server.json"]
+    assert sorted(place.path.glob("*/server*")) == sorted(place.server_files)
     up.release()
     assert place.server() is None
 
@@ -310,7 +325,8 @@ def test_the_server_file_is_valid_only_while_its_process_lives(place: Home) -> N
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", '{"pid": 1}', '{"pid": 1, "url": "x", "port": 2}'])
 def test_a_broken_server_file_is_ignored(place: Home, text: str) -> None:
     up = place.claim_up()
-    place.server_file.write_text(text)
+    for file in place.server_files:
+        file.write_text(text)
     assert place.server() is None
     up.release()
 

@@ -11,8 +11,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from midwatch.agents.llm.fetch import MOST_BYTES, Allows, extract_text, fetch_tool, is_public
+from midwatch.agents.llm.fetch import MOST_BYTES, Allows, extract_text, fetch_tool
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
+from midwatch.base.addresses import is_public
 from midwatch.testing import RecordingTurn
 
 
@@ -237,7 +238,11 @@ async def test_a_refused_connection_is_reported() -> None:
     [
         ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("::ffff:8.8.8.8", True), ("64:ff9b::808:808", True),
         ("::ffff:10.0.0.1", False), ("::7f00:1", False), ("2002:7f00:1::", False), ("240.0.0.1", False),
-        ("224.0.0.1", False), ("255.255.255.255", False),
+        ("224.0.0.1", False), ("255.255.255.255", False), ("192.0.0.8", False), ("192.88.99.1", False),
+        ("64:ff9b:1::808:808", False), ("64:ff9b:1:ffff::1", False), ("fec0::1", False), ("feff::1", False),
+        ("fe80::1", False), ("fc00::1", False), ("100::1", False), ("5f00::1", False), ("ff02::1", False),
+        ("64:ff9b::a00:1", False), ("2002:a00:1::1", False), ("2002:808:808::1", True), ("::ffff:0:10.0.0.1", False),
+        ("2001:0:808:808::1", False), ("2001:db8::1", False), ("3fff::1", False),
     ],
 )  # fmt: skip
 def test_public_addresses_are_recognised(address: str, public: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from midwatch.agents.base import absolute_path
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.foreign import ContainExit
 from midwatch.base.kinds import load_kind
 from midwatch.domain.agent import Agent, AgentCapability
 from midwatch.programs.cgroup import Limits
@@ -55,8 +56,9 @@ def build(
         changes["exclusive"] = not share_workdir
     try:
         changes["workdir"] = absolute_path(options.get("workdir"))
-        agent_terms = cls.terms_for(options)._replace(**changes)
-        agent: Agent = cls.from_options(name, options, terms=agent_terms, description=description, **more)
+        with ContainExit(f"agents.{name}: {kind}"):
+            agent_terms = cls.terms_for(options)._replace(**changes)
+            agent: Agent = cls.from_options(name, options, terms=agent_terms, description=description, **more)
     except MidwatchError:
         raise
     except Exception as problem:  # the class may be a user's: the text of its error may contain the value of an option

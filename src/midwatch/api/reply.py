@@ -27,6 +27,7 @@ STATUS: dict[type[MidwatchError], int] = {
     errors.WrongHost: 421,
     errors.StoreError: 503,
     errors.NotRunning: 503,
+    errors.ForeignExit: 500,
 }
 HEADERS: dict[int, dict[str, str]] = {
     401: {"www-authenticate": "Bearer"},

@@ -27,7 +27,10 @@ async def health() -> Json:
 
 @router.get("/ready", responses={200: {"model": Ready}})
 async def ready(desk: DeskDep) -> Json:
-    """Report whether the database answers and tasks are accepted. If not, the status is 503. Needs no token."""
+    """Report whether the database answers and can write. If not, the status is 503. Needs no token.
+
+    If the disk is full, the code of the reply is `disk_full`.
+    """
     await desk.system.check_ready()
     return Json({"status": "ready"})
 

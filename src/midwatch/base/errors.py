@@ -136,7 +136,11 @@ class StoreError(MidwatchError, code="store_error", exit_status=7):
 
 
 class StoreUnavailable(StoreError, code="store_unavailable"):
-    """The database could not write, for example because the disk is full; nothing was stored."""
+    """The database cannot be reached, read or written; nothing was stored."""
+
+
+class DiskFull(StoreUnavailable, code="disk_full"):
+    """The database could not write, because the disk is full; nothing was stored."""
 
 
 class StoreCorrupt(StoreError, code="store_corrupt"):
@@ -189,6 +193,10 @@ class DeliveryError(MidwatchError, code="delivery_error"):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
+
+
+class ForeignExit(MidwatchError, code="foreign_exit"):
+    """A channel, hook, routine or agent raised SystemExit or a similar exception; only its own call ended."""
 
 
 class HandoffLimit(LimitReached, code="handoff_limit"):

@@ -19,62 +19,81 @@ from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 OWNER_RETRY_SECONDS = 1.0
 """How long a process tries to take a lock, because another process may hold the lock briefly while it checks it."""
+RUNS_AS_ROOT = "midwatch runs as root, so an agent without a sandbox can read and change everything on this machine"
+ROOT_REMEDY = "run it as a user of its own, or set `sandbox` for all agents"
 
 
 class Lock:
-    """An exclusive lock on a file, held until `release` or the end of the process.
+    """An exclusive lock on one or more files, held until `release` or the end of the process.
 
-    Child processes do not inherit the lock.
+    If some of the files are deleted, the lock on the other files is still there. Child processes do not inherit the
+    lock.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd: int | None = None
+    def __init__(self, *paths: Path) -> None:
+        self.paths = paths
+        self._fds: list[int] = []
 
     @property
     def is_held(self) -> bool:
         """Return whether this object holds the lock."""
-        return self._fd is not None
+        return bool(self._fds)
 
     def acquire(self, patience: float = 0.0) -> bool:
         """Take the lock, and return whether it was taken; try again for up to `patience` seconds."""
-        if self._fd is not None:
-            return True
         deadline = time.monotonic() + patience
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(fd)
-                    return False
-                time.sleep(0.02)
-                continue
-            self._fd = fd
-            return True
+        while not self._fds:
+            if self._try():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _try(self) -> bool:
+        fds: list[int] = []
+        try:
+            for path in self.paths:
+                path.parent.mkdir(mode=0o700, exist_ok=True)  # somebody may have deleted it
+                fds.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                fcntl.flock(fds[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            for fd in fds:
+                os.close(fd)
+            if isinstance(problem, BlockingIOError):
+                return False
+            raise
+        self._fds = fds
+        return True
 
     def release(self) -> None:
         """Release the lock. Does nothing if this object does not hold the lock."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def remove(self) -> None:
+        """Delete the files of a lock that this object holds and that nobody takes again, and release the lock."""
+        for path in self.paths:
+            path.unlink(missing_ok=True)
+        self.release()
 
     def is_taken(self) -> bool:
         """Return whether any process holds the lock."""
-        if self._fd is not None:
-            return True
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes may check at the same time
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
+        return self.is_held or any(map(_is_locked, self.paths))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
         return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes may check at the same time
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +118,12 @@ class Home:
         self.work = path / "work"
         self.worktrees = path / "worktrees"
         self.log_file = path / "log" / "midwatch.log"
-        self.server_file = self.run / "server.json"
+        self.lock_folders = (self.run, path / f"{self.database.name}-locks")
+        """Each lock is held in both folders, because people delete `run`. The second belongs to the database.
+
+        The database file itself cannot be locked: closing it would release the locks that the store has on it.
+        """
+        self.server_files = tuple(folder / "server.json" for folder in self.lock_folders)
 
     def prepare(self, owner_access: str = "file") -> None:
         """Create missing directories, readable only by their owner; raise HomeUnusable if that fails.
@@ -107,9 +131,9 @@ class Home:
         The owner's token gets a file if `owner_access` is "file". Otherwise the file is removed.
         """
         try:
-            for folder in (self.path, self.run, self.work, self.log_file.parent):
+            for folder in (self.path, *self.lock_folders, self.work, self.log_file.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not os.access(self.path, os.W_OK | os.X_OK) or not os.access(self.run, os.W_OK | os.X_OK):
+            if not all(os.access(folder, os.W_OK | os.X_OK) for folder in (self.path, *self.lock_folders)):
                 raise PermissionError(13, "Permission denied")
             if owner_access == "file":
                 self.token()
@@ -144,28 +168,35 @@ class Home:
 
     def lock(self, name: str) -> Lock:
         """Return the lock with this name: `up`, `leader`, or the id of an instance."""
-        return Lock(self.run / f"{name}.lock")
+        return Lock(*(folder / f"{name}.lock" for folder in self.lock_folders))
+
+    def list_locks(self) -> set[str]:
+        """Return the names of all locks that a process holds."""
+        names = {file.stem for folder in self.lock_folders for file in folder.glob("*.lock")}
+        return {name for name in names if self.lock(name).is_taken()}
 
     def server(self) -> ServerInfo | None:
         """Return the running server of this home, or None. A file that a dead server left behind is ignored."""
         if not self.lock("up").is_taken():
             return None
-        try:
-            return ServerInfo(**json.loads(self.server_file.read_text()))
-        except (OSError, ValueError, TypeError):
-            return None  # it is starting and has not written its address yet
+        for file in self.server_files:
+            with suppress(OSError, ValueError, TypeError):
+                return ServerInfo(**json.loads(file.read_text()))
+        return None  # it is starting and has not written its address yet
 
     def announce(self, info: ServerInfo) -> None:
         """Write the address of this server for clients."""
-        scratch = self.server_file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(asdict(info)))
-        scratch.replace(self.server_file)
+        for file in self.server_files:
+            scratch = file.with_suffix(f".{os.getpid()}")
+            scratch.write_text(json.dumps(asdict(info)))
+            scratch.replace(file)
 
     def claim_up(self, patience: float = OWNER_RETRY_SECONDS) -> Lock:
         """Become the only server of this home; raise AlreadyRunning with the address if another server runs."""
         lock = self.lock("up")
         if lock.acquire(patience):
-            self.server_file.unlink(missing_ok=True)
+            for file in self.server_files:
+                file.unlink(missing_ok=True)
             return lock
         other = self.server()
         who = f"pid {other.pid}, {other.url}" if other else "it is starting"

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from midwatch.base.errors import BadConfig
+from midwatch.base.foreign import ContainExit
 
 
 def load_kind(section: str, kind: str, kinds: Mapping[str, str]) -> Any:
@@ -17,6 +18,7 @@ def load_kind(section: str, kind: str, kinds: Mapping[str, str]) -> Any:
         names = ", ".join(sorted(kinds))
         raise BadConfig(f"{section}.kind: there is no kind {kind!r}; use {names}, or package.module:Class.")
     try:
-        return getattr(import_module(module), attribute)
+        with ContainExit(f"{section}.kind: {kind!r}"):
+            return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as problem:
         raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct the name.") from problem

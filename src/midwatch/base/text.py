@@ -1,7 +1,8 @@
-"""Texts for people: shorten a text without cutting a visible character into pieces."""
+"""Texts for people: shorten a text without cutting a visible character, and escape what could control a terminal."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 LONGEST_CHARACTER = 64
@@ -10,6 +11,18 @@ LONGEST_CHARACTER = 64
 
 FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 """The letters of flags: two of these letters together are shown as one flag."""
+
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters except tab and line feed, and characters that change the direction or end a line."""
+CONTROLS_EXCEPT_COLOURS = re.compile(rf"(?!\x1b\[[0-9;]*m){CONTROLS.pattern}")
+
+
+def escape_controls(text: str, controls: re.Pattern[str] = CONTROLS) -> str:
+    """Return a text in which control characters are written as `\\uXXXX`, so that they cannot control a terminal.
+
+    Valid JSON stays valid JSON with the same meaning.
+    """
+    return controls.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def cut(text: str, length: int) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
+from midwatch.base.text import CONTROLS
 from midwatch.channels.base import SendOnly
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options
@@ -19,15 +19,11 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def printable_lines(text: str) -> list[str]:
     """Return the lines of a text without characters that move the cursor, set colours or reorder the text."""
-    return [
-        "".join(c for c in line.replace("\t", " ") if unicodedata.category(c) != "Cc" and c not in _REORDERING)
-        for line in _SEQUENCE.sub("", text).splitlines()
-    ]
+    return [CONTROLS.sub("", line.replace("\t", " ")) for line in _SEQUENCE.sub("", text).splitlines()]
 
 
 class ConsoleOptions(Options):

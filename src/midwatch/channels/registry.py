@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.foreign import ContainExit
 from midwatch.base.kinds import load_kind
 from midwatch.domain.channel import Channel
 
@@ -23,7 +24,8 @@ def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
     """Build the channel that `[channels.NAME]` describes, or raise BadConfig."""
     cls = load_kind(f"channels.{name}", kind, KINDS)
     try:
-        return cast(Channel, cls(name, options))
+        with ContainExit(f"channels.{name}: {kind}"):
+            return cast(Channel, cls(name, options))
     except MidwatchError:
         raise
     except ImportError as problem:

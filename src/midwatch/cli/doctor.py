@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import stat
-from collections.abc import AsyncIterator
+import tomllib
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT
 from midwatch.base.version import __version__
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import check_same_database, find_server, home_path, is_answering
@@ -24,6 +29,13 @@ if TYPE_CHECKING:
 LOW_SPACE, NO_SPACE = 1_000_000_000, 50_000_000
 MOST_SKEW = 1.0
 """Seconds by which this machine's clock may differ from the database's clock."""
+SECRET_NAME = re.compile(
+    r"(?i)^channels\..*\.urls?$"
+    r"|(secret|token|passw|credential|authorization|cookie|api_?key|[._-]key)\w*(?<!_env)$"
+)
+"""Names of settings with secrets: addresses of channels, and names such as `secret` or `API_KEY`, not `api_key_env`."""
+SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+"""An address with a password."""
 RESTART = "restart it: `midwatch down`, then `midwatch up`"
 
 
@@ -68,6 +80,10 @@ async def examine() -> AsyncIterator[Finding]:
     yield Finding("ok", "home", str(home.path))
     yield check_disk(home)
     yield check_token(home)
+    if os.geteuid() == 0:
+        yield Finding("warn", "user", RUNS_AS_ROOT, ROOT_REMEDY)
+    for finding in check_permissions(home):
+        yield finding
     async for finding in check_server(home):
         yield finding
     try:
@@ -107,6 +123,41 @@ def check_token(home: Home) -> Finding:
     return Finding("ok", "token", f"{home.token_file}, readable by its owner only")
 
 
+def check_permissions(home: Home) -> Iterator[Finding]:
+    """Check that other users can read neither the home and its database nor settings that contain secrets."""
+    private = [home.path, *home.path.glob(f"{home.database.name}*"), *home.path.glob("*.db"), *home.path.glob(".env*")]
+    reasons = dict.fromkeys(private, "other users can read it")
+    settings = home.path / "midwatch.toml"
+    if secrets := find_secrets(settings):
+        reasons[settings] = f"other users can read it, and it contains {secrets[0]}"
+    for path, reason in reasons.items():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            remedy = f"chmod {'700' if path.is_dir() else '600'} {shlex.quote(str(path))}"
+            yield Finding("warn", "permissions", f"{path} has mode {mode:o}: {reason}", remedy)
+
+
+def find_secrets(settings: Path) -> list[str]:
+    """Return the names of the settings in a file that look like secrets."""
+    try:
+        table = tomllib.loads(settings.read_text())
+    except (OSError, ValueError):
+        return []  # it does not exist, or another check reports its problem
+    return [name for name, value in flatten(table) if SECRET_NAME.search(name) or SECRET_VALUE.search(value)]
+
+
+def flatten(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the full names and values of all texts in a table of settings."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from flatten(item, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from flatten(item, name)
+
+
 async def check_server(home: Home) -> AsyncIterator[Finding]:
     """Check that a server runs, answers and has this version, and that its routines succeed."""
     from midwatch.client import Client
@@ -133,6 +184,10 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
         except MidwatchError as problem:
             yield Finding("bad", "server", str(problem), RESTART)
             return
+        try:
+            await client.ready()
+        except MidwatchError as problem:
+            yield Finding("bad", "server", f"{where} accepts no tasks: {problem}")
         if server.version != __version__:
             text = f"pid {server.pid} runs version {server.version}, this is {__version__}"
             yield Finding("warn", "server", text, RESTART)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from midwatch.base.text import CONTROLS, CONTROLS_EXCEPT_COLOURS, escape_controls
+
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2", "bold": "1"}
 STATUS_COLOUR = {
     "done": "green", "running": "blue", "failed": "red", "cancelled": "dim", "pending": "yellow", "granted": "green",
@@ -17,26 +19,29 @@ STATUS_COLOUR = {
     "accepted": "blue",
 }  # fmt: skip
 CELL_LENGTH = 60
-BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of the text that follows."""
 
 Field = tuple[str, object]
 
 
 def say(text: str = "") -> None:
     """Print a line for people on standard output."""
-    print(text)
+    print(_protect(text, sys.stdout))
 
 
 def note(text: str) -> None:
     """Print a line that is not part of the result, on standard error."""
-    print(text, file=sys.stderr)
+    print(_protect(text, sys.stderr), file=sys.stderr)
+
+
+def _protect(text: str, stream: TextIO) -> str:
+    """Return a text without control characters except colours if `stream` is a terminal, else unchanged."""
+    return escape_controls(text, CONTROLS_EXCEPT_COLOURS) if stream.isatty() else text
 
 
 def emit(content: Any) -> None:
-    """Print a value as JSON on one line."""
+    """Print a value as JSON on one line. Characters that could control a terminal are escaped."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(content, ensure_ascii=not utf8, default=str))
+    print(escape_controls(json.dumps(content, ensure_ascii=not utf8, default=str)))
 
 
 def paint(text: str, colour: str | None, stream: TextIO | None = None) -> str:
@@ -93,9 +98,7 @@ def join(*parts: str | None) -> str:
 
 def clean(text: str) -> str:
     """Return `text` without control characters, because a text from an agent could otherwise control the terminal."""
-    return "".join(
-        char for char in text if char in "\n\t" or ((char.isprintable() or ord(char) > 0x9F) and char not in BIDI)
-    )
+    return CONTROLS.sub("", text)
 
 
 def clean_for_terminal(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from midwatch.base.errors import MidwatchError
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.output import join, paint, shorten
@@ -29,6 +30,11 @@ HEADS = {
 async def status(desk: Desk) -> Reply:
     """Show the number of tasks by status, and what needs a person's attention."""
     counts = await desk.client.summary()
+    try:
+        await desk.client.ready()
+        problem = None
+    except MidwatchError as not_ready:
+        problem = str(not_ready)
     has_worker = await desk.has_worker()
     attention = await find_attention(desk, has_worker)
     sessions = (await desk.client.sessions(limit=500))["sessions"]  # busy sessions are among the most recently used
@@ -50,10 +56,11 @@ async def status(desk: Desk) -> Reply:
     text = join(
         "  ".join(f"{name} {count}" for name, count in counts.items()),
         where,
+        paint(f"No tasks are accepted: {problem}", "red") if problem else None,
         *(describe_group(noun, group) for noun, group in groups.items() if any(group.values())),
         *describe_attention(attention),
     )
-    return Reply({**counts, "server": server, **groups, "attention": attention}, text)
+    return Reply({**counts, "server": server, "problem": problem, **groups, "attention": attention}, text)
 
 
 async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[str, Any]]]:

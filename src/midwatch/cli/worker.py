@@ -48,11 +48,12 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
 async def run_worker(settings: Settings, only: list[str] | None, as_json: bool) -> None:
     """Run tasks until a signal arrives. Then interrupt the running tasks, so that other processes continue them."""
     from midwatch.runtime.runtime import Runtime
-    from midwatch.runtime.serve import on_signals
+    from midwatch.runtime.serve import on_signals, warn_of_root
 
     stopping = asyncio.Event()
     on_signals(stopping)
     async with Runtime.open(settings.home, settings=settings, role="worker", only=only) as runtime:
+        warn_of_root()
         describe_worker(runtime).print(as_json)
         sys.stdout.flush()
         await stopping.wait()

@@ -112,7 +112,7 @@ class DeskCalls(Transport):
         return await self._get("/health")
 
     async def ready(self) -> Ready:
-        """Return that the server accepts tasks. Raise StoreUnavailable if the database does not answer."""
+        """Return that the server accepts tasks. Raise StoreUnavailable if the database does not answer or write."""
         return await self._get("/ready")
 
     async def metrics(self) -> str:

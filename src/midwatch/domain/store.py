@@ -74,6 +74,9 @@ class Store(
         Two commits at about the same time may be reported in any order; the seqs of their events show the real order.
         """
 
+    async def check_writable(self) -> None:
+        """If a write has failed because of the database, try to write again; raise StoreUnavailable if this fails."""
+
     async def describe(self) -> dict[str, object]:
         """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""
 

@@ -64,7 +64,7 @@ class EmbeddedEngine:
     def take_life_lock(self, patience: float = OWNER_RETRY_SECONDS) -> None:
         """Take the lock that shows that this process lives. Call this before this process writes to the store."""
         if not self._life.acquire(patience):
-            raise HomeUnusable(f"another process holds the lock {self._life.path}; try again.")
+            raise HomeUnusable(f"another process holds the lock {self._life.paths[0]}; try again.")
 
     async def stop_taking(self) -> None:
         self._taking = False
@@ -81,8 +81,7 @@ class EmbeddedEngine:
         except StoreError as problem:
             log.warning("the record of this process could not be removed from the store: %s", problem)
         self._lead.release()
-        self._life.path.unlink(missing_ok=True)
-        self._life.release()
+        self._life.remove()
 
     def wake(self) -> None:
         self._bell.set()

@@ -16,6 +16,7 @@ from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput, StoreError, StoreUnavailable
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap
 from midwatch.domain.event import event as new_event
 from midwatch.live.bus import Bus
@@ -103,6 +104,7 @@ class Subscription:
         self._handler = handler
         self._clock = clock
         self._limit = _Limit(seconds)
+        self._contain_exit = ContainExit(f"subscription {name}")
         self._logged_at = -PAUSE_SECONDS
 
     @property
@@ -113,7 +115,8 @@ class Subscription:
     async def call_handler(self, event: Event) -> None:
         """Call the handler with an event; errors of the handler are counted and logged."""
         try:
-            await self._limit.call(self._handler, event)
+            with self._contain_exit:
+                await self._limit.call(self._handler, event)
             self.handled += 1
         except StoreUnavailable:
             raise

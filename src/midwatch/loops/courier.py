@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import Conflict, DeliveryError, MidwatchError
+from midwatch.base.foreign import ContainExit, describe_source
 from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import MAX_ATTEMPTS, Channel, Delivery, backoff
@@ -237,7 +237,8 @@ class Courier:
             return DeliveryError(f"there is no channel {name!r}; add [channels.{name}].", permanent=True)
         try:
             async with asyncio.timeout(self._patience.send) as limit:
-                await channel.deliver(delivery)
+                with ContainExit("`deliver`"):
+                    await channel.deliver(delivery)
         except DeliveryError as problem:
             return problem
         except asyncio.CancelledError as problem:
@@ -247,7 +248,7 @@ class Courier:
             return DeliveryError(f"channel {name}: {_describe(problem)}.")
         except Exception as problem:
             why = f"it took longer than {self._patience.send:g} s" if limit.expired() else _describe(problem)
-            return DeliveryError(f"channel {name}: {why}.")
+            return DeliveryError(f"channel {name}: {why.rstrip('.')}.")
         return None
 
     async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
@@ -296,9 +297,4 @@ def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) 
 
 def _describe(problem: BaseException) -> str:
     """Describe an error without secrets: an error of midwatch by its text, any other by its type and source line."""
-    if isinstance(problem, MidwatchError):
-        return str(problem)
-    frames = traceback.extract_tb(problem.__traceback__)[-1:]
-    return type(problem).__name__ + "".join(
-        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames
-    )
+    return str(problem) if isinstance(problem, MidwatchError) else describe_source(problem)

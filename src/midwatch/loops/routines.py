@@ -15,6 +15,7 @@ from typing import Any
 
 from midwatch.base.clock import Clock, Timer
 from midwatch.base.errors import Conflict, InvalidInput, StoreError
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.fields import Hidden, to_json
 
 log = logging.getLogger("midwatch.routines")
@@ -104,7 +105,8 @@ class Routines:
         """Run a routine once. A failure is recorded, not raised."""
         routine.last_at = self._clock.now()
         try:
-            await routine.work()
+            with ContainExit(f"routine {routine.name}"):
+                await routine.work()
             routine.last_error = None
         except Exception as problem:
             routine.failures += 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from midwatch.base.clock import Clock, Timer
 from midwatch.base.errors import Conflict, StoreError
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.agent import Agent, Conversation, ProgramOwner, has_terminal, lasts
 from midwatch.domain.changes import Fence
 from midwatch.domain.event import Event, ScreenUpdate, event
@@ -116,7 +117,8 @@ class OpenAgents:
             raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind `terminal`.")
         await self._hold(conversation, session.key, None)
         try:
-            await conversation.start(turn)
+            with ContainExit("the agent"):
+                await conversation.start(turn)
         except BaseException:
             await self._end(conversation, session.key)
             await self.release(session.key)
@@ -234,7 +236,8 @@ class OpenAgents:
             del self._open[key], self._agent_of[key]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await conversation.close()
+                with ContainExit("the agent"):
+                    await conversation.close()
         except Exception:
             log.exception("the conversation of session %s did not close cleanly", key)
 

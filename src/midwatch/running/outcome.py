@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
+from midwatch.base.foreign import ContainExit
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult
 from midwatch.domain.changes import Changes, Update
@@ -72,12 +72,8 @@ class TurnOutcome:
 
 async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
     """Run a turn of the agent. If the agent raises SystemExit or a similar exception, only the turn ends."""
-    try:
+    with ContainExit("the agent"):
         result = await conversation.turn(turn)
-    except (Exception, asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as problem:
-        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned a {type(result).__name__}; `turn` must return a `TurnResult`.")
     if result.outcome not in STATUS_OF or not isinstance(result.text, str):
@@ -87,12 +83,8 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
 
 async def open_conversation(agent: Agent, session: Session) -> Conversation:
     """Open a conversation. If the agent raises SystemExit or a similar exception, only the task fails."""
-    try:
+    with ContainExit("the agent"):
         return await agent.open(session)
-    except (Exception, asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as problem:
-        raise AgentError(f"the agent raised {type(problem).__name__}: {problem}") from problem
 
 
 def read_result(result: TurnResult, task: Task) -> TurnOutcome:

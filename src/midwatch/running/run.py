@@ -13,6 +13,7 @@ from typing import Any
 
 from midwatch.base.clock import SECOND, Timer, iso
 from midwatch.base.errors import LeaseLost, StoreUnavailable
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
 from midwatch.domain.budget import Meter, Over, Scope
@@ -130,7 +131,8 @@ class Run:
         assert task is not None and self.conversation is not None
         timer = self._host.clock.call_later(CLOSE_SECONDS, task.cancel)
         try:
-            await self.conversation.close()
+            with ContainExit("the agent"):
+                await self.conversation.close()
             return True
         except asyncio.CancelledError:
             task.uncancel()
@@ -160,10 +162,14 @@ class Run:
         if self._question is not None:
             self._host.waiter.wake(self._question)
 
+    async def _interrupt_once(self, conversation: Conversation, mode: Interrupt) -> None:
+        with ContainExit("the agent"):
+            await conversation.interrupt(mode)
+
     async def _escalate(self) -> None:
         assert self.conversation is not None and self.body is not None
         for mode, patience in ESCALATION[self.reason in ("timeout", "lost")]:
-            interrupting = asyncio.get_running_loop().create_task(self.conversation.interrupt(mode))
+            interrupting = asyncio.get_running_loop().create_task(self._interrupt_once(self.conversation, mode))
             over = await self.wait_for_end(patience)
             interrupting.cancel()  # do not wait for an interrupt that hangs
             if problem := (await asyncio.gather(interrupting, return_exceptions=True))[0]:

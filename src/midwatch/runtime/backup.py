@@ -108,7 +108,7 @@ def _lock_home(home: Home) -> Iterator[None]:
     """Prevent servers of this home from starting. Raise AlreadyRunning if a process still uses the home."""
     up = home.claim_up()
     try:
-        if any(home.lock(path.stem).is_taken() for path in home.run.glob("*.lock") if path != up.path):
+        if home.list_locks() - {"up"}:
             raise AlreadyRunning(f"a process still uses {home.path}; find it with `midwatch cluster` and stop it.")
         yield
     finally:
@@ -205,6 +205,7 @@ def _restore(settings: Settings, home: Home, file: Path, force: bool, report: On
         unpacked = str(folder / "backup.db")
         transfer.unseal(file, unpacked)
         with transfer.sqlite_side(unpacked, alone=False) as source:
+            source.check(str(file))
             if settings.db:
                 return _into_postgres(source, settings.db, report, force=force)
             return _into_home(source, home.database, folder / "before.db", report, force=force)
@@ -238,6 +239,7 @@ def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgr
 
 def _migrate(home: Home, url: str, report: OnProgress) -> CopyResult:
     with transfer.sqlite_side(str(home.database), alone=True) as source:
+        source.check(str(home.database))
         return _into_postgres(source, url, report, force=False)
 
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 
 from midwatch.base.clock import Clock, SystemClock
+from midwatch.base.foreign import ContainExit
 from midwatch.base.home import Home
 from midwatch.desk.build import Registered, build_agents, build_channels, choose_agents, open_store
 from midwatch.desk.config import Settings
@@ -152,7 +153,8 @@ class Runtime(Desk):
     async def _close_channels(self) -> None:
         for channel in self.channels.values():
             try:
-                await channel.close()
+                with ContainExit(f"channel {channel.name}"):
+                    await channel.close()
             except Exception:
                 log.exception("channel %s did not close cleanly", channel.name)
 

@@ -16,7 +16,8 @@ import uvloop
 from midwatch.api.app import create_app
 from midwatch.api.protocol import Limits
 from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_url
-from midwatch.base.home import Home, ServerInfo
+from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT, Home, ServerInfo
+from midwatch.base.text import escape_controls
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
 from midwatch.runtime.owner_socket import OwnerSocket
@@ -44,13 +45,23 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
         runner.run(_serve(settings, home, listener, started))
 
 
+class PlainFormatter(logging.Formatter):
+    """Formats log lines without control characters, because a text from an agent could control the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the traceback if there is one."""
+        return escape_controls(super().format(record))
+
+
 def write_log(settings: Settings) -> None:
     """Set up logging to standard error.
 
     The job queue and the clients of models log many messages, and URLs in these messages may contain secrets. So with
     the log level info, only their warnings and errors are logged.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper())
     if settings.log_level == "info":
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -64,6 +75,7 @@ async def _serve(
     info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__, settings.owner_access)
     async with Runtime.open(settings.home, settings=settings, role="up", url=info.url) as runtime:
         app = create_app(runtime)
+        warn_of_root()
 
         def listening() -> None:
             home.announce(info)
@@ -74,6 +86,12 @@ async def _serve(
         with contextlib.nullcontext() if in_file else OwnerSocket(home.owner_socket, runtime.owner_secret):
             await server.serve([listener])
         logger.info("the server accepts no more requests; running tasks are being stopped")
+
+
+def warn_of_root() -> None:
+    """Log a warning if this process runs as root."""
+    if os.geteuid() == 0:
+        logger.warning("%s; %s", RUNS_AS_ROOT, ROOT_REMEDY)
 
 
 def on_signals(stopping: asyncio.Event) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, UnknownAgent
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.agent import Agent, AgentCapability, AgentTerms, check_name
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.instance import Instance
@@ -95,7 +96,7 @@ class AgentRegistry:
                 "steerable": agent.terms.steerable,
                 "live": name in live,
                 "problem": None,
-                **agent.describe(),
+                **_describe(agent),
             }
             for name, agent in self.agents.items()
         }
@@ -165,6 +166,11 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
                     f"agents.{name}.{option}: there is no agent {to!r}; correct the name, or add [agents.{to}]. "
                     f"Other agents: {other_names}."
                 )
+
+
+def _describe(agent: Agent) -> Mapping[str, Any]:
+    with ContainExit(f"agent {agent.name}"):
+        return agent.describe()
 
 
 def describe_offer(agents: Mapping[str, Agent]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from midwatch.base import errors
 from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import Conflict, HandoffError, InvalidInput, StoreError, UnknownAgent
+from midwatch.base.foreign import ContainExit
 from midwatch.base.ids import new_id
 from midwatch.domain import handoff as rules
 from midwatch.domain import handoff_history as history
@@ -355,7 +356,8 @@ class Handoffs:
             input_history=options.context.messages, pre_handoff=options.pre_handoff, context=options.context,
             new_messages=({"role": "user", "content": options.task.words()},),
         )  # fmt: skip
-        data = await history.apply_filter(self._choose_filter(options), data)
+        with ContainExit("the filter of the handoff"):
+            data = await history.apply_filter(self._choose_filter(options), data)
         stage.name = "execute"
         task, context = await self._build_task(stage.handoff, options, data)
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)
@@ -375,7 +377,8 @@ class Handoffs:
             stage.name = "accept"
             if not why and isinstance(agent, Receiver):
                 try:
-                    await agent.accept(handoff)
+                    with ContainExit(f"agent {handoff.to_agent}"):
+                        await agent.accept(handoff)
                 except Exception as problem:
                     why = str(problem) or type(problem).__name__
             if not why:
@@ -568,7 +571,8 @@ class _Stage:
 def _can_handle(agent: Agent, work: HandoffTask) -> bool:
     """Return whether the agent can do this work. If its method `can_handle` raises an error, return False."""
     try:
-        return not isinstance(agent, Receiver) or bool(agent.can_handle(work))
+        with ContainExit(f"agent {agent.name}"):
+            return not isinstance(agent, Receiver) or bool(agent.can_handle(work))
     except Exception:
         log.exception("agent %s raised an error in `can_handle` for work of type %r", agent.name, work.type)
         return False
@@ -576,5 +580,6 @@ def _can_handle(agent: Agent, work: HandoffTask) -> bool:
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a plain or async function and return its result."""
-    result = function(*arguments)
-    return await result if inspect.isawaitable(result) else result
+    with ContainExit("a function of the handoff"):
+        result = function(*arguments)
+        return await result if inspect.isawaitable(result) else result

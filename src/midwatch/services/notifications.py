@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput
+from midwatch.base.foreign import ContainExit
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, Status
 from midwatch.domain.event import DeliveryRetried, event
@@ -69,7 +70,7 @@ class Notifications:
         channel = self._channels.get(parsed.channel) if parsed else None
         sign: AbstractAsyncContextManager[None] | None = None
         if channel is not None and parsed is not None:
-            with suppress(Exception):
+            with suppress(Exception), ContainExit("the channel"):
                 entering = channel.typing(parsed.target)
                 async with asyncio.timeout(TYPING_SECONDS):
                     await entering.__aenter__()
@@ -78,6 +79,6 @@ class Notifications:
             yield
         finally:
             if sign is not None:
-                with suppress(Exception):
+                with suppress(Exception), ContainExit("the channel"):
                     async with asyncio.timeout(TYPING_SECONDS):
                         await sign.__aexit__(None, None, None)

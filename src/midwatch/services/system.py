@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.directories import is_directory
-from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+from midwatch.base.errors import DiskFull, Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
 from midwatch.base.schedule import find_zone, host_zone
 from midwatch.domain.event import Event
 from midwatch.domain.identity import Actor
@@ -28,6 +29,8 @@ ACTIVITY_FIELDS = ("text", "tool", "question", "wait", "status")
 READY_SECONDS = 5.0
 LOOKS = 5
 """Into how many parts the wait for the database is divided. A pause of this process shortens only one part."""
+LEAST_SPACE = 1_000_000
+"""With fewer free bytes on the disk of the home, midwatch cannot store tasks reliably."""
 MOST_DIRECTORIES = 1000
 
 
@@ -80,17 +83,28 @@ class System:
         }  # fmt: skip
 
     async def check_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Raise StoreUnavailable unless the database answers within `seconds`."""
-        answer = asyncio.ensure_future(self._store.read_log_bounds())
+        """Raise StoreUnavailable unless the database answers within `seconds` and can write.
+
+        The errors contain no path and no address, because everybody may ask whether the server is ready.
+        """
+        answer = asyncio.ensure_future(self._check_store())
         try:
             for _ in range(LOOKS):
                 if (await asyncio.wait({answer}, timeout=seconds / LOOKS))[0]:
                     break
             answer.result()
-        except (asyncio.InvalidStateError, MidwatchError):
+        except DiskFull:
+            raise DiskFull("the disk is full: free some space; everything stored before is safe.") from None
+        except (asyncio.InvalidStateError, MidwatchError, OSError):
             raise StoreUnavailable("the database does not answer; find the cause with `midwatch doctor`.") from None
         finally:
             answer.cancel()
+
+    async def _check_store(self) -> None:
+        await self._store.read_log_bounds()
+        await self._store.check_writable()
+        if (await asyncio.to_thread(shutil.disk_usage, self._home)).free < LEAST_SPACE:
+            raise DiskFull
 
     def home_for(self, actor: Actor) -> str | None:
         """Return the path of the home for an owner, and None for other actors."""

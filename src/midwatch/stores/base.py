@@ -132,3 +132,8 @@ class VerbStore(VerbRunner):
     add_instance = write(instance.add)
     remove_instances = write(instance.remove)
     list_instances = read(instance.list_)
+
+    async def check_writable(self) -> None:
+        if self._write_failed:
+            await self.write(event.touch)
+            self._write_failed = False

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 
-from midwatch.base.errors import Conflict, MidwatchError, StoreCorrupt, StoreError, StoreUnavailable
+from midwatch.base.errors import Conflict, DiskFull, MidwatchError, StoreCorrupt, StoreError, StoreUnavailable
 from midwatch.domain.changes import Changes
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores import cluster
@@ -342,7 +342,7 @@ def explain(problem: Exception, url: str) -> StoreError:
     if isinstance(problem, pg.InsufficientPrivilege):
         return StoreUnavailable(f"{address}: the user has no permission ({text}); grant it, or use another user.")
     if isinstance(problem, pg.DiskFull):
-        return StoreUnavailable(f"the disk of {address} is full; free some space. Everything stored before is safe.")
+        return DiskFull(f"the disk of {address} is full; free some space. Everything stored before is safe.")
     if isinstance(problem, pg.ReadOnlySqlTransaction):
         return StoreUnavailable(f"{address} is read-only; use the address of the primary server.")
     if isinstance(problem, pg.LockNotAvailable | pg.QueryCanceled):

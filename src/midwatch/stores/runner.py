@@ -49,6 +49,8 @@ class VerbRunner(ABC):
         self._readers = ThreadPoolExecutor(readers, "midwatch-reader")
         self._local = threading.local()
         self._closed = threading.Event()
+        self._write_failed = False
+        """Whether a write failed because of the database since the last successful `check_writable`."""
 
     async def write(self, verb: Callable[..., T], *args: Any) -> T:
         """Run `verb(tx, *args)` and return when its changes are durable."""
@@ -88,6 +90,8 @@ class VerbRunner(ABC):
     def _report(self, answers: list[Answer], commit: Commit | None) -> None:
         """Pass the answers of verbs, and their commit, from the current Python thread to the event loop."""
         for op, _, problem in answers:
+            if isinstance(problem, StoreUnavailable):
+                self._write_failed = True
             if problem is not None and not isinstance(problem, MidwatchError):
                 log.error("the verb %s of the store failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)
         with suppress(RuntimeError):  # the event loop is closed

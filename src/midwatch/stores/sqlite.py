@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midwatch.base.errors import Conflict, StoreCorrupt, StoreError, StoreUnavailable
+from midwatch.base.errors import Conflict, DiskFull, StoreCorrupt, StoreError, StoreUnavailable
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores.base import VerbStore
 from midwatch.stores.rows import Row
@@ -252,7 +252,7 @@ def translate(problem: sqlite3.Error, path: str) -> StoreError:
     """Return an error of SQLite as a StoreError that says what to do."""
     text = str(problem)
     if "disk is full" in text:
-        return StoreUnavailable(f"the disk is full: free some space for {path}; everything stored before is safe.")
+        return DiskFull(f"the disk is full: free some space for {path}; everything stored before is safe.")
     if "locked" in text or "busy" in text:
         return StoreUnavailable(f"{path} is locked by another program; stop that program or try again.")
     if "readonly" in text or "unable to open" in text:

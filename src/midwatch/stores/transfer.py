@@ -18,6 +18,7 @@ from midwatch.base.errors import StoreCorrupt, StoreError
 from midwatch.stores.rows import Row, replace_nul
 from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
+from midwatch.stores.validation import check_rows
 
 if TYPE_CHECKING:
     from midwatch.stores.postgres_tx import Connection
@@ -96,6 +97,10 @@ class SqliteSide(Side):
         copied = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
         return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in copied}
 
+    def check(self, name: str) -> None:
+        """Raise StoreCorrupt if a row is not valid. The error names the file `name`."""
+        check_rows(self._connection, name)
+
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         try:
             yield from self._connection.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608
@@ -104,7 +109,13 @@ class SqliteSide(Side):
 
     def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
         marks = ", ".join("?" for _ in columns)
-        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+        try:
+            self._connection.executemany(statement, rows)
+        except sqlite3.IntegrityError as problem:
+            raise StoreCorrupt(
+                f"two rows of table {table} exclude each other ({problem}); nothing was changed; choose another file."
+            ) from None
 
     def run(self, statement: str) -> list[Row]:
         return self._connection.execute(statement).fetchall()
@@ -189,6 +200,7 @@ def unseal(file: Path, path: str) -> None:
     """Copy the backup `file` to `path`. Check the copy, and migrate it to the newest schema."""
     with _read_backup(file) as connection, closing(sqlite3.connect(path)) as target:
         connection.backup(target)
+        target.execute("PRAGMA ignore_check_constraints = ON")  # `SqliteSide.check` names the row
         if not _has_no_fault(target):
             raise _refuse(file)
     open_database(path).close()

@@ -145,17 +145,6 @@ async def _resolve(url: httpx2.URL, allows: Allows) -> str:
     return str(addresses[0])
 
 
-def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an IP address is on the internet. An IPv4 address inside an IPv6 address is checked, too."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if inner is None and address.packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):
-            inner = IPv4Address(address.packed[12:])
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not address.is_multicast
-
-
 # -- text --------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from midwatch.agents.base import BaseAgent, KindOptions
 from midwatch.agents.llm.handoff_tools import HandoffTools, To
 from midwatch.agents.llm.mcp_server import McpServer, check_names
 from midwatch.agents.llm.tools import Source, Tool, Toolkit, make
+from midwatch.base.addresses import is_public
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import Turn
 from midwatch.wire.fields import Seconds
@@ -63,7 +64,7 @@ def build_toolkit(
     if "command" in options.tools:
         sources.append(Commands(agent, options.command_timeout))
     if "fetch" in options.tools:
-        from midwatch.agents.llm.fetch import fetch_tool, is_public
+        from midwatch.agents.llm.fetch import fetch_tool
 
         tools.append(fetch_tool((lambda _: True) if options.fetch_private else is_public))
     if DESK in options.tools:

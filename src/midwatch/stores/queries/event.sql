@@ -1,6 +1,9 @@
 -- take_seqs: reserve consecutive numbers
 UPDATE event_head SET last_seq = last_seq + :count RETURNING last_seq
 
+-- touch: write the row again, without a change
+UPDATE event_head SET last_seq = last_seq
+
 -- append: store one event
 INSERT INTO events ({event}) VALUES ({event_marks})
 

@@ -21,6 +21,11 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
     return numbered
 
 
+def touch(tx: Tx) -> None:
+    """Write a row without changing it, to find out whether the database can write."""
+    tx.run("event.touch", {})
+
+
 def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
     """Return the events with consecutive seqs, of which the last is `last_seq`."""
     first = last_seq - len(events) + 1
