@@ -254,8 +254,8 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
-        async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-            page = await disk.read_events(after, which, limit)
+        async def read_events(self, after: int, which: EventFilter = EVERYTHING, *limits: int) -> list[Event]:
+            page = await disk.read_events(after, which, *limits)
             started.set()
             await go.wait()
             return page
@@ -341,9 +341,9 @@ async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteS
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
-        async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        async def read_events(self, after: int, which: EventFilter = EVERYTHING, *limits: int) -> list[Event]:
             reads.append(after)
-            return await disk.read_events(after, which, limit)
+            return await disk.read_events(after, which, *limits)
 
     bus = Bus(CountingStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
