@@ -11,7 +11,9 @@ from starlette.requests import Request
 
 from midwatch.api.agentapi.bodies import ErrorDetail, MessageRequestBody
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
+from midwatch.api.bodies import check_structure
 from midwatch.api.guard import read_body
+from midwatch.base.errors import InvalidInput
 
 LARGEST_BODY = 1024 * 1024
 LONGEST_ECHO = 2000
@@ -36,6 +38,10 @@ def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
         raise Refusal(413, f"request body is too large limit={LARGEST_BODY} bytes")
     if not body:
         raise Refusal(400, "request body is required")
+    try:
+        check_structure(body)
+    except InvalidInput as problem:
+        raise Refusal(413, str(problem)) from None
     echo = body[:LONGEST_ECHO].decode("utf-8", "replace")
     kind = (media or "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
