@@ -19,6 +19,7 @@ from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_ur
 from midwatch.base.home import Home, ServerInfo
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
+from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.runtime import Runtime
 
 FILES = 256
@@ -69,7 +70,8 @@ async def _serve(
             started(info, runtime)
 
         server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
-        await server.serve([listener])
+        with LoopMonitor(settings.loop_limit, runtime.count_standstill):
+            await server.serve([listener])
         logger.info("the server accepts no more requests; running tasks are being stopped")
 
 

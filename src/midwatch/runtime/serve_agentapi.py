@@ -33,6 +33,7 @@ from midwatch.api.server import Server, listen, local_url
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
+from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.runtime import Runtime
 from midwatch.runtime.serve import limit_connections, on_signals, write_log
 
@@ -131,7 +132,8 @@ async def _serve(
             limits = Limits(connections=limit_connections(settings))
             server = Server(app, stopping, lambda: started(local_url(HOST, listener)), limits)
             waiting = asyncio.create_task(_stop_with_program(follower, stopping))
-            await server.serve([listener])
+            with LoopMonitor(settings.loop_limit, desk.count_standstill):
+                await server.serve([listener])
             waiting.cancel()
             return _explain_end(follower, agent)
 
