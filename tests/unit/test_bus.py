@@ -625,4 +625,4 @@ async def test_few_followers_read_the_log_at_the_same_time(disk: SqliteStore) ->
     await write(disk, *"abc")
     async with open_bus(disk, store=CountingStore()) as bus:
         read = await asyncio.gather(*(follow(bus, lambda events: len(events) == 3, after=0) for _ in range(20)))
-    assert len(read) == 20 and most == LIMITS.readers
+    assert len(read) == 20 and 0 < most <= LIMITS.readers
