@@ -15,7 +15,7 @@ from internals import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
-from midwatch.api.guard import MAX_BODY
+from midwatch.api.guard import MAX_BODY, MAX_SHORT_BODY
 from midwatch.api.server import listen, local_url
 from midwatch.base.errors import (
     AlreadyFinished,
@@ -280,6 +280,16 @@ async def test_bodies_above_two_megabytes_are_refused(served: Served) -> None:
         reply = await served.http.post("/tasks", content=content, headers={"content-type": "application/json"})
         assert (reply.status_code, reply.json()["code"], reply.json()["field"]) == (413, "invalid_input", "body")
     assert (await served.client.summary())["total"] == 0
+
+
+async def test_bodies_without_a_long_text_are_small_and_no_body_has_very_many_values(served: Served) -> None:
+    headers = {"content-type": "application/json"}
+    reply = await served.http.post("/tokens", content=b" " * (MAX_SHORT_BODY + 1), headers=headers)
+    assert (reply.status_code, reply.json()["field"]) == (413, "body")
+    reply = await served.http.post("/tasks", content=b'{"prompt": [%s1]}' % (b"1," * 60_000), headers=headers)
+    assert (reply.status_code, reply.json()["detail"]) == (
+        422, "the body has more than 50000 values; send fewer at a time.",
+    )  # fmt: skip
 
 
 async def test_a_long_prompt_is_complete(served: Served) -> None:

@@ -41,7 +41,7 @@ def test_a_body_with_very_many_values_is_refused_before_it_is_parsed(body: bytes
     assert caught.value.field == "body"
     with pytest.raises(Refusal) as refused:
         parse_message(body, None)
-    assert refused.value.status == 413
+    assert refused.value.status == 422
 
 
 @pytest.mark.parametrize("text", ['[{",:' * 300_000, '\\"' * 300_000, "\\" * 600_001, '"' * 900_000])

@@ -274,22 +274,26 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         try:
             async for batch in self._batches:
-                pieces = self._encode_pieces(batch)
-                few = len(batch) <= FEW_EVENTS and not any(isinstance(event, InitialView) for event in batch)
-                while piece := await self._next_piece(pieces, few):
-                    await self._send(send, piece)
+                if len(batch) <= FEW_EVENTS and not any(isinstance(event, InitialView) for event in batch):
+                    for piece in self._encode_pieces(batch):
+                        await self._send(send, piece)
+                else:
+                    await self._catch_up(send, batch)
         except Exception:
             logger.exception("an event stream ended because of an unexpected error")
         finally:
             await self._batches.aclose()
 
-    async def _next_piece(self, pieces: Iterator[bytes], few: bool) -> bytes | None:
-        """Return the next encoded events. Streams with many events take turns, so that they do not stop the loop."""
-        if few:
-            return next(pieces, None)
-        async with self._streams.catching_up:
-            await asyncio.sleep(0)
-            return next(pieces, None)
+    async def _catch_up(self, send: Send, batch: Sequence[Any]) -> None:
+        """Send many events. Streams with many events take turns, so that they do not stop the loop."""
+        pieces: Iterator[bytes] = self._encode_pieces(batch)
+        while True:
+            async with self._streams.catching_up:
+                await asyncio.sleep(0)
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            await self._send(send, piece)
 
     def _encode_pieces(self, batch: Sequence[Any]) -> Iterator[bytes]:
         """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams."""
