@@ -4,8 +4,9 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 import pytest
@@ -14,7 +15,7 @@ from internals import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
-from midwatch.api.guard import MAX_BODY
+from midwatch.api.guard import MAX_BODY, MAX_SHORT_BODY
 from midwatch.api.server import listen, local_url
 from midwatch.base.errors import (
     AlreadyFinished,
@@ -32,7 +33,9 @@ from midwatch.client import Client
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import Event, MessageDelta, event
+from midwatch.domain.identity import OWNER, Actor
 from midwatch.runtime.runtime import Runtime
+from records import a_task
 from serving import client as http_client
 from serving import serve_runtime
 
@@ -279,6 +282,16 @@ async def test_bodies_above_two_megabytes_are_refused(served: Served) -> None:
     assert (await served.client.summary())["total"] == 0
 
 
+async def test_bodies_without_a_long_text_are_small_and_no_body_has_very_many_values(served: Served) -> None:
+    headers = {"content-type": "application/json"}
+    reply = await served.http.post("/tokens", content=b" " * (MAX_SHORT_BODY + 1), headers=headers)
+    assert (reply.status_code, reply.json()["field"]) == (413, "body")
+    reply = await served.http.post("/tasks", content=b'{"prompt": [%s1]}' % (b"1," * 60_000), headers=headers)
+    assert (reply.status_code, reply.json()["detail"]) == (
+        422, "the body has more than 50000 values; send fewer at a time.",
+    )  # fmt: skip
+
+
 async def test_a_long_prompt_is_complete(served: Served) -> None:
     task = await served.client.submit("é" * 900_000)
     assert len((await wait_for_end(served, task["id"]))["result"]) == 900_000
@@ -412,8 +425,66 @@ async def test_an_event_is_encoded_once_and_the_cache_is_small() -> None:
     frames = [streams.frame(event) for event in events]
     assert streams.frame(events[-1]) is frames[-1]
     assert streams.frame(events[-sse.KEPT_FRAMES - 1]) is not frames[-sse.KEPT_FRAMES - 1]
-    large = Event("error", 1, {"message": "x" * sse.LARGEST_KEPT}, id="large", seq=1)
-    assert streams.frame(large) is not streams.frame(large)
+    large = [Event("error", n, {"message": "x" * sse.LARGEST_KEPT}, id=f"l{n}", seq=n) for n in range(2)]
+    assert streams.frame(large[0]) is not streams.frame(large[0])
+    shared = [Event("error", n, {"message": "x" * (sse.KEPT_BYTES // 8)}, id=f"s{n}", seq=n) for n in range(9)]
+    frames = [streams.frame(event) for event in shared]
+    assert streams.frame(shared[-1]) is frames[-1]  # clients that read slowly share the bytes
+    assert streams.frame(shared[0]) is not frames[0]
+
+
+async def test_streams_are_counted_for_each_actor_and_attempt() -> None:
+    streams = sse.Streams(connections=100, max_per_actor=20)
+    person, agent = Actor("ada", "operator"), Actor("ada", "viewer", "attempt", task=a_task())
+    with ExitStack() as places:
+        for _ in range(streams.max_per_attempt):
+            places.enter_context(streams.place(agent))
+        with pytest.raises(LimitReached, match="this attempt has 8 open event streams"):
+            streams.check_room(agent)
+        for _ in range(20):  # the streams of her agents do not count
+            places.enter_context(streams.place(person))
+        with pytest.raises(LimitReached, match="ada has 20"):
+            streams.check_room(person)
+        for number in range(80 - 28):
+            places.enter_context(streams.place(Actor(f"person {number}", "viewer")))
+        with pytest.raises(LimitReached, match="the server has 80"):
+            streams.check_room(Actor("eve", "owner"))
+    streams.check_room(agent)
+
+
+async def test_streams_with_many_old_events_take_turns() -> None:
+    """All events of many streams at once would stop the loop."""
+    streams, encoded, most = sse.Streams(), [0], [0]
+
+    def encode(event: int) -> bytes:
+        encoded[0] += 1
+        return b"x" * 1000
+
+    async def batches() -> AsyncIterator[list[int]]:
+        yield list(range(1000))
+
+    async def count_in_each_turn() -> None:
+        while True:
+            most[0], encoded[0] = max(most[0], encoded[0]), 0
+            await asyncio.sleep(0)
+
+    async def allowed() -> bool:
+        return True
+
+    sent: list[int] = []
+
+    async def send(message: Any) -> None:
+        sent.append(len(message.get("body", b"")))
+
+    async def receive() -> Any:
+        return await asyncio.Future()
+
+    counting = asyncio.create_task(count_in_each_turn())
+    replies = [sse.EventStream(batches(), streams, encode, OWNER, allowed) for _ in range(20)]
+    await asyncio.gather(*(reply({}, receive, send) for reply in replies))
+    counting.cancel()
+    assert sum(sent) >= 20 * 1000 * 1000
+    assert 0 < most[0] <= sse.CATCHING_UP * (sse.PIECE // 1000 + 2)
 
 
 async def test_a_new_stream_is_refused_while_the_server_stops(served: Served) -> None:

@@ -605,6 +605,17 @@ def test_a_stream_is_not_closed_for_a_new_connection(home: Path) -> None:
         assert statuses(exchange(host.port, request(HEALTH))) == [503]
 
 
+def test_streams_leave_connections_for_other_requests(home: Path) -> None:
+    with ServerThread(home, Limits(connections=10, idle_seconds=60)) as host, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            sock = stack.enter_context(connect(host.port))
+            sock.sendall(host.authorized("/events"))
+            assert b"200 OK" in sock.recv(100)
+        refused = exchange(host.port, host.authorized("/events", "Connection: close"))
+        assert (statuses(refused), problem(refused)["code"]) == ([429], "limit_reached")
+        assert statuses(exchange(host.port, request(HEALTH, "Connection: close"))) == [200]
+
+
 async def test_hundreds_of_slow_peers_do_not_block_the_owner(home: Path) -> None:
     server = Server(home, MIDWATCH_MAX_CONNECTIONS="50", MIDWATCH_DETECT_AGENTS="false")
     await server.start()

@@ -173,6 +173,7 @@ async def test_attached_files_are_sent(talk: Talk, tmp_path: Path) -> None:
     linked = [block for block in json.loads(result.text) if block["type"] == "resource_link"]
     assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
     assert make_blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
+    assert len(make_blocks(f"@/{' ' * 1_000_000}x", str(tmp_path))) == 1
 
 
 async def test_mode_and_model_are_set(talk: Talk) -> None:

@@ -277,6 +277,8 @@ def test_a_long_file_name_keeps_its_end() -> None:
         (b"junk", MEDIA, "cannot read multipart form: multipart: NextPart: EOF"),
         (form(part("a", b"x"), end=b""), MEDIA, "cannot read multipart form: multipart: NextPart: EOF"),
         (form(b"no head"), MEDIA, "cannot read multipart form: multipart: malformed part"),
+        (form(part("x" * 10_000, b"x")), MEDIA, "cannot read multipart form: multipart: malformed part"),
+        (form(*[part("a", b"x", "other")] * 101), MEDIA, "cannot read multipart form: multipart: too many parts"),
     ],
 )
 def test_wrong_forms_are_refused(body: bytes, media: str | None, message: str) -> None:

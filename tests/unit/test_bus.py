@@ -254,8 +254,8 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
-        async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-            page = await disk.read_events(after, which, limit)
+        async def read_events(self, after: int, which: EventFilter = EVERYTHING, *limits: int) -> list[Event]:
+            page = await disk.read_events(after, which, *limits)
             started.set()
             await go.wait()
             return page
@@ -341,9 +341,9 @@ async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteS
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
-        async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+        async def read_events(self, after: int, which: EventFilter = EVERYTHING, *limits: int) -> list[Event]:
             reads.append(after)
-            return await disk.read_events(after, which, limit)
+            return await disk.read_events(after, which, *limits)
 
     bus = Bus(CountingStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
@@ -574,3 +574,55 @@ async def test_waiting_after_the_bus_stopped_is_an_error(bus: Bus, disk: SqliteS
         assert not isinstance(waiting.exception(), asyncio.CancelledError)
     finally:
         waiting.cancel()
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_follower_that_is_behind_holds_few_characters(disk: SqliteStore) -> None:
+    await write(disk, *(str(n) * 100_000 for n in range(10)))
+    async with open_bus(disk) as bus, aclosing(bus.batches(0)) as batches:
+        sizes = [sum(len(each.payload["text"]) for each in await anext(batches)) for _ in range(3)]
+    assert max(sizes) <= LIMITS.page_text + 100_000
+
+
+async def test_live_events_for_a_slow_watcher_are_limited_in_characters(bus: Bus) -> None:
+    async with aclosing(bus.batches(0, live=True)) as batches:
+        waiting = asyncio.ensure_future(anext(batches))
+        await settle()
+        for number in range(100):
+            bus.show(event(MessageDelta(message_id=f"m{number}", offset=0, text="x" * 50_000), number))
+        (watcher,) = bus._watchers
+        assert sum(len(each.payload["text"]) for each in watcher.waiting) <= LIMITS.live_text
+        shown = await waiting
+    assert shown[-1].kind == "gap" and shown[-1].payload["dropped"] == 100 - len(shown) + 1
+
+
+async def test_a_large_live_event_reaches_a_watcher_that_has_read_everything(bus: Bus) -> None:
+    async with aclosing(bus.batches(0, live=True)) as batches:
+        waiting = asyncio.ensure_future(anext(batches))
+        await settle()
+        bus.show(event(MessageDelta(message_id="m", offset=0, text="x" * 2 * LIMITS.live_text), 1))
+        assert [each.kind for each in await waiting] == ["message_delta"]
+
+
+async def test_few_followers_read_the_log_at_the_same_time(disk: SqliteStore) -> None:
+    reading, most = 0, 0
+
+    class CountingStore:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(disk, name)
+
+        async def read_events(self, *args: Any) -> Any:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            try:
+                return await disk.read_events(*args)
+            finally:
+                reading -= 1
+
+    await write(disk, *"abc")
+    async with open_bus(disk, store=CountingStore()) as bus:
+        read = await asyncio.gather(*(follow(bus, lambda events: len(events) == 3, after=0) for _ in range(20)))
+    assert len(read) == 20 and 0 < most <= LIMITS.readers

@@ -62,6 +62,12 @@ def test_a_duration_must_be_finite(text: str) -> None:
         seconds(text)
 
 
+def test_a_very_long_text_is_refused_at_once() -> None:
+    """A search for numbers in it would not end within the time limit of a test."""
+    with pytest.raises(InvalidInput, match="at most 100 characters"):
+        seconds("1" * 2_000_000)
+
+
 def test_a_duration_with_a_unit_must_be_finite() -> None:
     with pytest.raises(InvalidInput):
         seconds("9" * 400 + "s")

@@ -178,4 +178,4 @@ def test_parts_and_paths_of_a_command_are_found() -> None:
     assert set(places("--output=/etc/x")) >= {"/etc/x"}
     assert set(places("-o/etc/x")) >= {"/etc/x"}
     assert set(places("HEAD:/etc/x,/b")) >= {"/etc/x,/b", "/b"}
-    assert places("") == []
+    assert list(places("")) == []

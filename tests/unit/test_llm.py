@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from fakes.model_server import Model, serve
 from midwatch.agents.llm.kind import LlmAgent
+from midwatch.agents.llm.output import Output
 from midwatch.agents.llm.tools import Tool, tool
 from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
@@ -707,6 +708,14 @@ async def test_a_result_that_never_matches_its_schema_fails_the_task(fake: Fake)
     with pytest.raises(AgentError, match="does not have the form"):
         await run(fake, " ".join([WRONG] * 9), output=SCHEMA, retries=2)
     assert len(fake[1].requests) == 3
+
+
+def test_a_result_is_found_between_fences_in_linear_time() -> None:
+    """An expression that tries all combinations does not end within the time limit of a test."""
+    output, blank, city = Output("ask", SCHEMA), "\n" * 100_000, '{"name": "Ulm"}'
+    for text in (f"```json\n{city}\n```", f"Here:\n``` \n\n{city}\n\n ```\n```\n1\n```", f"```{blank}{city}{blank}```"):
+        assert output.check(text) == (city, None)
+    assert output.check(f"```{blank}{city}")[0] is None
 
 
 # -- options -----------------------------------------------------------------------------------------------------

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.agent import Question
 from midwatch.domain.rule import MOST_PATHS, Decision, Pattern, Policy, Rule
-from midwatch.services.rule_decision import QuestionFacts, allows, decide, denies, narrow, resolve_path
+from midwatch.services.rule_decision import (
+    MOST_PLACES,
+    Glob,
+    QuestionFacts,
+    allows,
+    decide,
+    denies,
+    narrow,
+    resolve_path,
+)
 
 
 def run(command: str | None, **fields: Any) -> Question:
@@ -194,6 +206,62 @@ def test_a_very_large_request_needs_approval(root: Path) -> None:
     began = time.process_time()
     assert decide_verdict(huge, root, deny=rules, default="allow") == "ask"
     assert time.process_time() - began < 2
+
+
+# -- time ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("glob", "path"),
+    [
+        ("*a" * 40 + "b", "a" * 80),
+        ("**/*a/" * 40 + "b", "a/" * 80 + "c"),
+        ("?*" * 40 + "b", "a" * 200),
+    ],
+)
+def test_a_glob_with_many_wildcards_is_compared_in_linear_time(root: Path, glob: str, path: str) -> None:
+    """A matcher that tries all combinations does not end within the time limit of a test."""
+    rules = {"allow": [{"kind": "edit", "path": glob}], "deny": [{"path": glob}]}
+    assert decide_verdict(edit(path), root, **rules) == "ask"
+    assert decide_verdict(edit(path.replace("c", "") + "b"), root, **rules) == "deny"
+
+
+def translate(glob: str) -> re.Pattern[str]:
+    """Return a glob as an expression that tries all combinations. It defines what a glob means."""
+    steps = glob.rstrip("/").split("/")
+    pattern = ""
+    for at, step in enumerate(steps):
+        last = at == len(steps) - 1
+        if step == "**":
+            pattern += ".+" if last else "(?:[^/]+/)*"
+        else:
+            signs = {"*": "[^/]*", "?": "[^/]"}
+            pattern += "".join(signs.get(sign, re.escape(sign)) for sign in step) + ("" if last else "/")
+    return re.compile(pattern, re.DOTALL)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(st.sampled_from(["**", "*", "?", "a", "b", "/", "\n", ".", "**/"]), max_size=9).map("".join),
+    st.lists(st.sampled_from(["a", "b", "/", "\n", ".", "ab", "a/b"]), max_size=9).map("".join),
+)
+@example("**/*/**/b", "a//b")
+@example("a/**", "a/")
+def test_a_glob_means_what_its_definition_says(glob: str, path: str) -> None:
+    assert Glob.parse(glob).matches(path) == bool(translate(glob).fullmatch(path))
+
+
+def test_a_command_with_very_many_paths_needs_approval(root: Path) -> None:
+    """Each sign in the first command begins another path; compared with links, they would take minutes."""
+    rules = {"deny": [{"path": ".env"}, {"command": "a b"}], "allow": [{"command": "ls **"}], "default": "allow"}
+    commands = ["ls " + "=" * 19_000, "ls " + "x/" * 9_000, "ls " + " ".join(str(n) for n in range(MOST_PLACES))]
+    for command in commands:
+        facts = QuestionFacts(run(command), str(root))
+        assert decide_verdict(run(command), root, **rules) == "ask"
+        assert len(facts.places.texts) <= MOST_PLACES
+        assert len(facts.possible_paths) <= 6 * MOST_PLACES
+    assert decide_verdict(run(f"ls .env {'=' * 19_000}"), root, **rules) == "deny"
+    assert decide_verdict(run("a " * 9_000), root, **rules) == "allow"
 
 
 # -- order ---------------------------------------------------------------------------------------------------------

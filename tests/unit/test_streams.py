@@ -176,6 +176,12 @@ def test_a_denial_of_codex_may_be_in_its_log_only() -> None:
     assert list(CodexStream().read_error("ERROR codex_core::tools::router: error=no such file")) == []
 
 
+def test_a_very_long_line_of_a_log_is_read_in_linear_time() -> None:
+    """An expression that tries all combinations does not end within the time limit of a test."""
+    assert list(OpencodeStream().read_error('level=ERROR message="stream error" ' * 20_000)) == []
+    assert list(CodexStream().read_error("codex_core::tools::router: error=" * 60_000)) == []
+
+
 def steps_of(parser: Parser, *lines: dict[str, Any]) -> list[steps.Step]:
     return [step for line in lines for step in parser.read(line)]
 

@@ -39,7 +39,8 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
         exception_handlers={**HANDLERS, HTTPException: handle_http_error, Exception: handle_unexpected},
     )
     app.state.desk = desk
-    app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
+    connections = desk.settings.max_connections
+    app.state.streams = Streams(connections, max(10, connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
     app.router.routes.extend(routes.list_routes())
     mount_agentapi(app, desk, handle_unexpected)

@@ -7,8 +7,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from midwatch.base.errors import InvalidInput
 from midwatch.domain import approval, channel
 from midwatch.domain.automation import Automation, ScopeKind, Times
 from midwatch.domain.event import KINDS, kinds_of
@@ -36,6 +47,9 @@ Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 MAX_WAIT_SECONDS = 15.0  # the timeout of clients is 30
 MAX_DEPTH = 100
+MAX_VALUES = 50_000
+MAX_TEXTS = 100_000
+LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{401}")
 
 
 def check_absolute(value: str | None) -> str | None:
@@ -76,10 +90,35 @@ def check_text(value: str) -> str:
     return value
 
 
+def check_structure(body: bytes) -> None:
+    """Raise InvalidInput if JSON has very many values, because these would take long to parse and to check.
+
+    This counts commas and opening brackets outside of texts, and texts. Long texts cost little.
+    """
+    if len(body) <= MAX_VALUES:
+        return
+    pieces = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * MAX_TEXTS + 1)
+    outside = b"".join(pieces[::2])
+    if len(pieces) > 2 * MAX_TEXTS + 1 or sum(outside.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
+        raise InvalidInput(f"the body has more than {MAX_VALUES} values; send fewer at a time.", field="body")
+    if LONG_NUMBER.search(outside):
+        raise InvalidInput("the body has a number with more than 400 digits; write it as text.", field="body")
+
+
 class Strict(BaseModel):
     """The base class of all bodies and queries. It refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_one_unknown(cls, data: Any) -> Any:
+        """Drop all unknown fields but the first, because an error for each of them would take long."""
+        known = cls.model_fields
+        if not isinstance(data, dict) or len(data) <= len(known):
+            return data
+        first = next(name for name in data if name not in known)
+        return {name: value for name, value in data.items() if name in known or name is first}
 
     @field_validator("*")
     @classmethod
@@ -342,7 +381,7 @@ class ExportedAutomation(Strict):
 class ImportBody(Strict):
     """Exported automations to import."""
 
-    automations: list[ExportedAutomation] = Field(max_length=10_000)
+    automations: Annotated[list[ExportedAutomation], FailFast()] = Field(max_length=10_000)
 
 
 class ExportQuery(Strict):
@@ -418,7 +457,7 @@ class HandoffSurroundingsBody(Strict):
     """The context that is handed over with the work."""
 
     conversation_id: str | None = Field(None, max_length=1000)
-    messages: Annotated[list[HandoffMessage], AfterValidator(check_json)] = Field(default_factory=list)
+    messages: Annotated[list[HandoffMessage], FailFast(), AfterValidator(check_json)] = Field(default_factory=list)
     variables: Annotated[dict[str, Any], AfterValidator(check_json)] = Field(default_factory=dict)
     parent_handoff: str | None = Field(None, max_length=200)
 

@@ -51,7 +51,7 @@ async def events(
     else:
         batches = desk.bus.batches(after or 0, which, live=query.live)
     encode = partial(streams.frame, shape=Shape(query.state, scoped))
-    return EventStream(batches, streams, encode, actor.name, still_allowed)
+    return EventStream(batches, streams, encode, actor, still_allowed)
 
 
 async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:

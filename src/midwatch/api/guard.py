@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midwatch.api.admission import Admission, Call
+from midwatch.api.bodies import check_structure
 from midwatch.api.dependencies import ACTOR, CALL
 from midwatch.api.refusal import LogLimiter
 from midwatch.api.reply import make_problem
@@ -20,6 +21,9 @@ from midwatch.domain.identity import Actor
 from midwatch.services.tokens import Tokens
 
 MAX_BODY = 2 * 1024 * 1024
+MAX_SHORT_BODY = 64 * 1024
+LONG_BODIES = re.compile(r"/api/v1/(tasks|handoffs|(sessions|automations|goals)(/.*)?)", re.DOTALL)
+"""Paths of requests with a text of a person or an agent. The bodies of all other requests are short."""
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
@@ -144,8 +148,10 @@ async def _read_whole_body(call: Call, request: Request, actor: Actor | None) ->
     """Return the body of a request, or raise _TooLarge. Requests without an actor have a low limit."""
     if actor is None:
         limit = MAX_STRANGERS_BODY
+    elif call.is_for_agentapi:
+        limit = MAX_UPLOAD if call.path.endswith("/upload") else MAX_BODY
     else:
-        limit = MAX_UPLOAD if call.is_for_agentapi and call.path.endswith("/upload") else MAX_BODY
+        limit = MAX_BODY if LONG_BODIES.fullmatch(call.path) else MAX_SHORT_BODY
     length = call.headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > limit:
         raise _TooLarge(limit)
@@ -170,7 +176,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """Raise UnsupportedMediaType if the request has a body that is not declared as JSON.
+    """Raise UnsupportedMediaType if a body is not declared as JSON, InvalidInput if it has too many values.
 
     This protects against forms on pages of other sites: a form cannot send JSON. The routes of agentapi also accept
     forms and bodies without a type; there only the check of cookies in `_allow` protects.
@@ -179,6 +185,7 @@ def _check_media(call: Call, body: bytes) -> None:
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType("the body must be JSON; send `content-type: application/json`.", field="body")
+    check_structure(body)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

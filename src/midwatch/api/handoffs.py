@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
@@ -21,7 +22,9 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
-async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
+async def create(
+    desk: DeskDep, request: Request, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None
+) -> Json:
     """Hand work to an agent. Without `to`, midwatch chooses the best agent for the type of the work.
 
     With `wait`, the reply comes when the handoff has ended, but after this number of seconds at the latest.
@@ -29,9 +32,10 @@ async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_ke
     fields = body.model_dump(exclude={"task", "context", "wait"})
     options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
     context = HandoffContext.from_data(body.context.model_dump(exclude_unset=True)) if body.context else None
-    handoff = await desk.handoff_requests.create(
-        options, context, actor=actor, idempotency_key=idempotency_key, wait=body.wait
-    )
+    with request.app.state.streams.place(actor) if body.wait else nullcontext():
+        handoff = await desk.handoff_requests.create(
+            options, context, actor=actor, idempotency_key=idempotency_key, wait=body.wait
+        )
     return reply_created("handoffs", handoff.snapshot())
 
 
@@ -45,9 +49,12 @@ async def list_handoffs(desk: DeskDep, query: Annotated[HandoffQuery, Query()]) 
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
-async def show(desk: DeskDep, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]) -> Json:
+async def show(
+    desk: DeskDep, request: Request, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]
+) -> Json:
     """Return one handoff. With `wait`, reply when the handoff has ended, or after this number of seconds."""
-    return Json((await desk.handoff_requests.get(handoff_id, actor=actor, wait=query.wait)).snapshot())
+    with request.app.state.streams.place(actor) if query.wait else nullcontext():
+        return Json((await desk.handoff_requests.get(handoff_id, actor=actor, wait=query.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)

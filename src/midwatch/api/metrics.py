@@ -23,6 +23,7 @@ Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 NOTICES: tuple[Status, ...] = ("pending", "failed")
 OLDEST_PENDING = "Seconds that the most overdue of the newest 500 waiting tasks is late."
+STANDSTILLS = "How often the event loop of this process stood still for 5 seconds, so that nobody was answered."
 ROUTINE_FIGURES: Mapping[str, tuple[Family, str]] = {
     "runs": (CounterMetricFamily, "Runs of a routine, which is background work at intervals."),
     "failures": (CounterMetricFamily, "Runs of a routine that failed."),
@@ -79,6 +80,7 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
         *_make_metrics(desk.routines.list(), "routine", ROUTINE_FIGURES),
         *_make_metrics(desk.subscriptions.list(), "subscription", SUBSCRIPTION_FIGURES),
         GaugeMetricFamily("midwatch_event_streams", "Open streams of events.", streams),
+        CounterMetricFamily("midwatch_loop_standstills", STANDSTILLS, desk.standstills),
     ]
 
 

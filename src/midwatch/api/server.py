@@ -33,7 +33,8 @@ class Server(uvicorn.Server):
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
         """Prepare to serve. The server calls `listening` when it accepts requests, and ends when `stopping` is set."""
-        connection = partial(Connection, Shared(limits or Limits()))
+        limits = limits or Limits()
+        connection = partial(Connection, Shared(limits))
         config = uvicorn.Config(
             app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
             log_level="warning", access_log=False, server_header=False, date_header=False, proxy_headers=False,
@@ -41,6 +42,7 @@ class Server(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self._streams: Streams = app.state.streams
+        self._streams.keep_some_for_requests(limits.connections)
         self._stopping = stopping
         self._listening = listening
 

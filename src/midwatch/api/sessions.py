@@ -144,7 +144,7 @@ async def live(
     batches = await watch(desk, which, resume_point(last_event_id, None))
     streams = request.app.state.streams
     encode = partial(streams.frame, shape=Shape(brief=True, scoped=True))
-    return EventStream(batches, streams, encode, actor.name, still_allowed)
+    return EventStream(batches, streams, encode, actor, still_allowed)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})

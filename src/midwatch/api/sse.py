@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
@@ -15,6 +16,7 @@ from midwatch.api.reply import to_json
 from midwatch.base.errors import LimitReached, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.event import Event
+from midwatch.domain.identity import Actor, agent_task
 from midwatch.domain.watch_state import SessionState, TaskState
 from midwatch.live.bus import TEXTS, InitialView
 
@@ -26,11 +28,21 @@ PIECE = 64 * 1024
 ABORT = "midwatch.abort"
 """The server stores a function that aborts the connection in the extensions of the ASGI scope, under this key."""
 KEPT_FRAMES = 1024
-LARGEST_KEPT = 64 * 1024
+KEPT_BYTES = 16 * 1024 * 1024
+LARGEST_KEPT = KEPT_BYTES // 4
+"""Large frames are kept, too, so that many clients that read slowly share the bytes they have not read."""
+MAX_PER_ATTEMPT = 8
+MAX_PLAIN = 200
+"""At most this many connections, or a fifth of all connections, are not used for streams."""
+FEW_EVENTS = 16
+CATCHING_UP = 4
+"""How many streams that have to send many events encode them at the same time."""
 LONGEST_TEXT = 2000
 """Maximum characters of a text in an event of a brief stream. The stored record has the whole text."""
 LONGEST_MESSAGE = 20_000
 """Maximum characters of a message or a task's text in the state at the start of a stream about one session or task."""
+MOST_TEXT = 256 * 1024
+"""Above this number of characters in all messages of a state, older messages have `LONGEST_TEXT` characters."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +95,19 @@ def encode_state(shown: InitialView) -> bytes:
     elif isinstance(state, SessionState):
         data["partial"] = partial
         data["screen"] = shown.screen
-        _shorten(data["messages"], LONGEST_MESSAGE)
+        _shorten_messages(data["messages"])
         _shorten([data["running"] or {}, *data["queue"]], LONGEST_TEXT)
     else:
         _shorten(data["running"], LONGEST_TEXT)
     return b"id: %d\nevent: state\ndata: %s\n\n" % (state.as_of_seq, to_json(data))
+
+
+def _shorten_messages(messages: Sequence[dict[str, Any]]) -> None:
+    """Cut the texts of messages. The texts of older messages are cut more if all together are too long."""
+    left = MOST_TEXT
+    for message in reversed(messages):
+        _shorten([message], LONGEST_MESSAGE if left > 0 else LONGEST_TEXT)
+        left -= len(message.get("text") or "")
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
@@ -102,16 +122,26 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 
 
 class Streams:
-    """All open streams of a server, which share encoded frames and end together."""
+    """All open streams of a server, which share encoded frames and end together.
 
-    def __init__(self, max_per_actor: int = 250) -> None:
+    They are counted for each actor. The streams of agents with the token of their attempt are counted for each attempt,
+    and apart from the streams of the person whose tasks they run.
+    """
+
+    def __init__(self, connections: int = 1000, max_per_actor: int = 250) -> None:
+        """Prepare for a server with this maximum of connections."""
         self.closing = False
         self.max_per_actor = max_per_actor
+        self.max_per_attempt = MAX_PER_ATTEMPT
+        self.max_total = 0
+        self.keep_some_for_requests(connections)
+        self.catching_up = asyncio.Semaphore(CATCHING_UP)
         self.heartbeat = HEARTBEAT_SECONDS
         """Seconds between two heartbeats of a stream. Each time, the stream checks that its client still has access."""
-        self._of_actor: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -125,29 +155,56 @@ class Streams:
         if frame is None:
             frame = encode(event, shape)
             if event.id and len(frame) <= LARGEST_KEPT:
-                if len(self._frames) >= KEPT_FRAMES:
-                    del self._frames[next(iter(self._frames))]
                 self._frames[key] = frame
+                self._kept_bytes += len(frame)
+                while len(self._frames) > KEPT_FRAMES or self._kept_bytes > KEPT_BYTES:
+                    self._kept_bytes -= len(self._frames.pop(next(iter(self._frames))))
         return frame
 
-    def add(self, writer: asyncio.Task[None], actor: str) -> None:
-        """Register a stream that has begun; `writer` is the asyncio task that writes it."""
+    def keep_some_for_requests(self, connections: int) -> None:
+        """Limit the streams of all actors, so that some of the server's connections are left for other requests."""
+        self.max_total = connections - min(MAX_PLAIN, connections // 5)
+
+    def add(self, writer: asyncio.Task[None]) -> None:
+        """Register the asyncio task that writes a stream."""
         self._writers.add(writer)
-        self._of_actor[actor] += 1
-        writer.add_done_callback(lambda _: self._remove(writer, actor))
+        writer.add_done_callback(self._writers.discard)
 
-    def _remove(self, writer: asyncio.Task[None], actor: str) -> None:
-        self._writers.discard(writer)
-        self._of_actor[actor] -= 1
-        if not self._of_actor[actor]:
-            del self._of_actor[actor]
+    @contextmanager
+    def place(self, actor: Actor) -> Iterator[None]:
+        """Count a stream, or a request that waits, until the end of the block.
 
-    def check_room(self, actor: str) -> None:
-        """Raise StoreUnavailable if the server is stopping, LimitReached if the actor has too many open streams."""
+        Raise LimitReached if there are too many of them.
+        """
+        self.check_room(actor)
+        names = [name for name, *_ in self._places(actor)]
+        self._open.update(names)
+        try:
+            yield
+        finally:
+            self._open.subtract(names)
+            for name in names:
+                if not self._open[name]:
+                    del self._open[name]
+
+    def _places(self, actor: Actor) -> list[tuple[str, int, str]]:
+        """Return what the streams of an actor are counted for: a name, the greatest number, and who has so many."""
+        everyone = ("", self.max_total, "the server")
+        if (task := agent_task(actor)) is None:
+            return [(f"actor {actor.name}", self.max_per_actor, actor.name), everyone]
+        return [
+            (f"attempt {task.id}/{task.attempt}", self.max_per_attempt, "this attempt"),
+            (f"agents of {actor.name}", self.max_per_actor, f"the agents of {actor.name}"),
+            everyone,
+        ]
+
+    def check_room(self, actor: Actor) -> None:
+        """Raise StoreUnavailable if the server is stopping, LimitReached if there are too many open streams."""
         if self.closing:
             raise StoreUnavailable("the server is stopping; connect again when it has restarted.")
-        if self._of_actor[actor] >= self.max_per_actor:
-            raise LimitReached(f"{actor} has {self.max_per_actor} open event streams already; close some first.")
+        for name, most, who in self._places(actor):
+            if self._open[name] >= most:
+                raise LimitReached(f"{who} has {most} open event streams already; close some first.")
 
     def close(self) -> None:
         """End every stream cleanly, so that its client connects again when the server has restarted."""
@@ -166,7 +223,7 @@ class EventStream(Response):
         batches: AsyncGenerator[Sequence[Any], None],
         streams: Streams,
         encode: Callable[[Any], bytes],
-        actor: str,
+        actor: Actor,
         still_allowed: Callable[[], Awaitable[bool]],
         headers: Mapping[str, str] = HEADERS,
     ) -> None:
@@ -183,12 +240,16 @@ class EventStream(Response):
         self._sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.place(self._actor):
+            await self._run(scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send(make_chunk(HEARTBEAT))  # sends the headers now, so that the client knows it is connected
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
         disconnected = asyncio.create_task(wait_for_disconnect(receive))
-        self._streams.add(writer, self._actor)
+        self._streams.add(writer)
         try:
             await asyncio.wait({writer, revoked, disconnected}, return_when="FIRST_COMPLETED")
         finally:
@@ -213,19 +274,39 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         try:
             async for batch in self._batches:
-                waiting, size = [], 0
-                for event in batch:
-                    waiting.append(encoded := self._encode(event))
-                    size += len(encoded)
-                    if size >= PIECE:
-                        await self._send(send, b"".join(waiting))
-                        waiting, size = [], 0
-                if waiting:
-                    await self._send(send, b"".join(waiting))
+                if len(batch) <= FEW_EVENTS and not any(isinstance(event, InitialView) for event in batch):
+                    for piece in self._encode_pieces(batch):
+                        await self._send(send, piece)
+                else:
+                    await self._catch_up(send, batch)
         except Exception:
             logger.exception("an event stream ended because of an unexpected error")
         finally:
             await self._batches.aclose()
+
+    async def _catch_up(self, send: Send, batch: Sequence[Any]) -> None:
+        """Send many events. Streams with many events take turns, so that they do not stop the loop."""
+        pieces: Iterator[bytes] = self._encode_pieces(batch)
+        while True:
+            async with self._streams.catching_up:
+                await asyncio.sleep(0)
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            await self._send(send, piece)
+
+    def _encode_pieces(self, batch: Sequence[Any]) -> Iterator[bytes]:
+        """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams."""
+        waiting, size = list[bytes](), 0
+        for event in batch:
+            encoded = self._encode(event)
+            if waiting and size + len(encoded) > PIECE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+            waiting.append(encoded)
+            size += len(encoded)
+        if waiting:
+            yield b"".join(waiting)
 
     async def _send(self, send: Send, body: bytes) -> None:
         """Send the encoded events in pieces, so that the unsent part stays small if the client reads slowly."""

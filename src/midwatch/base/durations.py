@@ -8,11 +8,14 @@ import re
 from midwatch.base.errors import InvalidInput
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_LONGEST = 100
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 
 
 def seconds(text: str | float) -> float:
     """Read a duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
+    if isinstance(text, str) and len(text) > _LONGEST:
+        raise InvalidInput(f"a duration has at most {_LONGEST} characters; write 90s, 10m, 1h30m or 2d.")
     compact = text.strip().lower().replace(" ", "") if isinstance(text, str) else text
     parts = _PART.findall(str(compact))
     try:

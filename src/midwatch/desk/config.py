@@ -299,6 +299,9 @@ class Settings(BaseSettings):
     port: int = Field(7171, ge=0, le=65535, description="Port that the server listens on; 0 takes a free one.")
     expose: bool = Field(False, description="Let other machines connect; without it `host` must be a loopback address.")
     max_connections: int = Field(1000, ge=1, le=100_000, description="Maximum number of open connections.")
+    loop_limit: Seconds = Field(
+        60.0, ge=0, description="The server ends if its event loop stands still for this time; 0 means never."
+    )
     hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(
         default_factory=list, description="Host names of the server, besides localhost and the machine's own name."
     )

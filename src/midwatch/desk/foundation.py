@@ -52,6 +52,8 @@ class Foundation:
         self.agents, self.channels = setup.agents, setup.channels
         self.id = new_id("i", self.clock.now())
         self._find_url = find_url
+        self.standstills = 0
+        """How often the event loop of this process stood still."""
         self.waiter = Waiter()
         self.running_tasks = RunningTasks()
         self.relay = build_relay(self.settings, self.id)
@@ -75,6 +77,10 @@ class Foundation:
     def running(self) -> int:
         """The number of tasks that run in this process now."""
         return len(self.running_tasks)
+
+    def count_standstill(self) -> None:
+        """Count that the event loop of the server stood still."""
+        self.standstills += 1
 
     def child_env(self) -> dict[str, str]:
         """Return the environment variable with the address of this desk, for the programs of agents."""

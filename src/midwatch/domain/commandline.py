@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 LONGEST = 20_000
@@ -91,21 +92,19 @@ class CommandPattern(NamedTuple):
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
-    program, rest = wanted[0].rpartition("/")[2], wanted[1:]
-    for at, word in enumerate(words):
-        if word.rpartition("/")[2] == program:
-            following = iter(words[at + 1 :])
-            if all(wanted_word in following for wanted_word in rest):
-                return True
-    return False
+    program = wanted[0].rpartition("/")[2]
+    following = iter(words)
+    if not any(word.rpartition("/")[2] == program for word in following):
+        return False
+    return all(word in following for word in wanted[1:])
 
 
-def places(argument: str) -> list[str]:
-    """Return the parts of an argument that may be a path.
+def places(argument: str) -> Iterator[str]:
+    """Yield the parts of an argument that may be a path.
 
     These are the whole argument, and the text after a sign such as `=` or after the letter of an option.
     """
-    starts = [0, *(sign.end() for sign in re.finditer(r"[=:,@+]", argument))]
-    if argument.startswith("-"):
-        starts.append(2)
-    return [argument[start:] for start in starts if argument[start:]]
+    option = [2] if argument.startswith("-") else []
+    for start in chain([0], (sign.end() for sign in re.finditer(r"[=:,@+]", argument)), option):
+        if argument[start:]:
+            yield argument[start:]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from midwatch.domain.agent import Question, Risk
 from midwatch.domain.commandline import argv_of
+from midwatch.domain.rule import MOST_PATHS
 
 ORDER: tuple[Risk, ...] = ("low", "medium", "high")
 RISKS: dict[str, Risk] = {"read": "low", "search": "low", "think": "low", "delete": "high"}
@@ -21,7 +22,7 @@ INTERPRETERS = re.compile(r"(?:python|perl|ruby|node|deno|bun|php|lua)[\d.]*|(?:
 INLINE = re.compile(r"-[a-z]*[ce]|--eval|--command|-")
 UPLOADS = re.compile(r"-[dFT].*|--(?:data|form|upload-file|post|body|json|request|method).*|-X.*")
 LOADERS = frozenset({"curl", "wget", "http", "https", "xh"})
-FORCED = re.compile(r"-[a-z]*f[a-z]*|--force.*|--hard|--mirror|--delete|\+.+|-D")
+FORCED = re.compile(r"-(?=[a-z]*f)[a-z]+|--force.*|--hard|--mirror|--delete|\+.+|-D")
 FORCIBLE = frozenset({"push", "reset", "clean", "checkout", "branch"})
 PUBLISHES = frozenset({"publish", "deploy", "release"})
 SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNORECASE)
@@ -36,7 +37,7 @@ def hint(question: Question, root: str | None = None) -> Risk | None:
     if question.kind == "choice":
         return question.risk
     risk: Risk = RISKS.get(question.kind, "medium")
-    if any(_outside(path, root) for path in question.paths):
+    if len(question.paths) > MOST_PATHS or any(_outside(path, root) for path in question.paths):
         risk = "high"
     if question.kind == "execute" or question.command is not None:
         risk = max(risk, _of_command(question.command), key=ORDER.index)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import StoreError
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap, Page
 from midwatch.domain.event import event as new_event
 from midwatch.domain.relay import Relay
 from midwatch.domain.store import Commit, Store
@@ -40,14 +40,18 @@ TEXTS = {
 class Limits(NamedTuple):
     """The limits of a bus: how many events it keeps in memory, and how it reads the log.
 
-    `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once.
-    `live_waiting` live events are kept for a slow watcher. If the log cannot be read, the bus tries again after
-    `pause_seconds`.
+    `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once, or
+    fewer if they have more than `page_text` characters, because each follower that is slow holds a page.
+    `live_waiting` live events with `live_text` characters are kept for a slow watcher. At most `readers` followers read
+    the log at the same time. If the log cannot be read, the bus tries again after `pause_seconds`.
     """
 
     tail: int = 4096
     page: int = 500
+    page_text: int = 256 * 1024
     live_waiting: int = 1000
+    live_text: int = 256 * 1024
+    readers: int = 4
     pause_seconds: float = 0.5
 
 
@@ -90,6 +94,7 @@ class Bus:
         self._exchange = Exchange(relay, clock, self._live, self) if relay is not None else None
         self._pump: asyncio.Task[None] | None = None
         self._foreign = False
+        self._reading = asyncio.Semaphore(limits.readers)
 
     async def start(self) -> None:
         """Start to follow the log at its end: only events that are stored from now on are published."""
@@ -209,7 +214,8 @@ class Bus:
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        news = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
+        size = sum(len(value) for value in live.payload.values() if isinstance(value, str))
+        news = [watcher.offer(live, source, size) for watcher in self._watchers]  # every watcher gets the event
         if any(news):
             self._wake_readers()
 
@@ -270,7 +276,7 @@ class Bus:
     @contextmanager
     def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
         """Register a watcher of live events, and remove the watcher at the end of the block."""
-        watcher = _Watcher(which, self._limits.live_waiting)
+        watcher = _Watcher(which, self._limits.live_waiting, self._limits.live_text)
         if live:
             self._watchers.add(watcher)
             if self._exchange is not None:
@@ -293,12 +299,17 @@ class Bus:
             return
         most = self._limits.page
         while after < upto:
-            page = await self._store.read_events(after, which, most)
+            page = await self._read(after, which)
             if due := [event for event in page if event.seq <= upto]:
                 yield due
             if len(due) < len(page) or not (page.cut or len(page) == most):
                 return
             after = page[-1].seq
+
+    async def _read(self, after: int, which: EventFilter) -> Page:
+        """Return a page of the log. Followers that are far behind take turns, so that they delay nobody else."""
+        async with self._reading:
+            return await self._store.read_events(after, which, self._limits.page, self._limits.page_text)
 
     async def _reach(self, seq: int) -> None:
         """Wait until this process has published all events up to `seq`."""
@@ -323,7 +334,9 @@ class Bus:
                 batch = list(merge(batch, watcher.take(self._clock.now()), key=attrgetter("time")))
             if batch:
                 yield batch
-            elif position >= self._head:
+            if position < self._head:
+                await asyncio.sleep(0)  # a follower that is far behind must not stop the loop
+            elif not batch:
                 await news.wait()
 
     def _covers(self, position: int) -> bool:
@@ -340,7 +353,7 @@ class Bus:
             part = list(islice(tail, start, start + most))
             return [event for event in part if which.matches(event)], part[-1].seq
         head = self._head
-        page = await self._store.read_events(position, which, most)
+        page = await self._read(position, which)
         more = page.cut or len(page) == most
         return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
 
@@ -353,28 +366,35 @@ def _is_large(event: Event) -> bool:
 class _Watcher:
     """The live events that one follower has not read yet."""
 
-    def __init__(self, which: EventFilter, most: int) -> None:
+    def __init__(self, which: EventFilter, most: int, most_text: int) -> None:
         self.waiting: deque[Event] = deque()
         self.sources: set[str] = set()
         self._which = which
         self._most = most
+        self._most_text = most_text
+        self._text = 0
         self._dropped = 0
 
-    def offer(self, live: Event, source: str | None) -> bool:
-        """Add a live event if it matches the filter; return whether the follower has something new to read."""
+    def offer(self, live: Event, source: str | None, size: int) -> bool:
+        """Add a live event if it matches the filter; return whether the follower has something new to read.
+
+        `size` is the number of characters of the event. One event of any size fits into an empty queue.
+        """
         if not self._which.matches(live):
             return False
         if source is not None:
             self.sources.add(source)
-        if len(self.waiting) >= self._most:
+        if len(self.waiting) >= self._most or (self.waiting and self._text + size > self._most_text):
             self._dropped += 1
             return False
         self.waiting.append(live)
+        self._text += size
         return True
 
     def take(self, now: int) -> list[Event]:
         events = join_deltas(self.waiting)
         self.waiting.clear()
+        self._text = 0
         if self._dropped:
             events.append(new_event(Gap(dropped=self._dropped), now))
             self._dropped = 0

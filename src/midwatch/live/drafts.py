@@ -73,7 +73,7 @@ class Drafts:
     def texts(self, which: EventFilter) -> tuple[Draft, ...]:
         """Return the unfinished texts that match a filter."""
         return tuple(
-            Draft(name, text.first.task_id, text.first.session_key, "".join(text.parts))
+            Draft(name, text.first.task_id, text.first.session_key, text.join())
             for name, text in self._texts.items()
             if which.task_id in (None, text.first.task_id) and which.session_key in (None, text.first.session_key)
         )
@@ -86,7 +86,7 @@ class Drafts:
     def so_far(self) -> Iterator[Event]:
         """Yield one event for each draft, with its whole text so far, and one event for each screen."""
         for name, text in self._texts.items():
-            yield text.first._replace(id="", payload={"message_id": name, "offset": 0, "text": "".join(text.parts)})
+            yield text.first._replace(id="", payload={"message_id": name, "offset": 0, "text": text.join()})
         for shown in self._screens.values():
             yield shown._replace(id="")
 
@@ -111,6 +111,11 @@ class _Text:
         if offset == self._length and offset + len(text) <= LONGEST_DRAFT:
             self.parts.append(text)
             self._length += len(text)
+
+    def join(self) -> str:
+        """Return the whole text. The next call is fast if nothing was written in between."""
+        self.parts = ["".join(self.parts)]
+        return self.parts[0]
 
 
 def ends(event: Event, live: Event) -> bool:

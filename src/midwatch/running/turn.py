@@ -237,8 +237,9 @@ class LiveTurn:
         host = self._host
         if self._lost:
             raise LeaseLost(self.task_id, self.attempt)
-        ruling, now = await host.approvals.judge(self.task, asked), host.clock.now()
-        always = narrow(asked, asked.root or self.task.workdir)
+        ruling = await host.approvals.judge(self.task, asked)
+        always = await asyncio.to_thread(narrow, asked, asked.root or self.task.workdir)  # it reads links
+        now = host.clock.now()
         decided = answer_by_rule(self.task, asked, ruling.decision, now, always)
         if decided is None and ruling.until is not None and ruling.until <= now:
             decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)

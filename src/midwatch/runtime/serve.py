@@ -20,6 +20,7 @@ from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT, Home, ServerInfo
 from midwatch.base.text import escape_controls
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
+from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.owner_socket import OwnerSocket
 from midwatch.runtime.runtime import Runtime
 
@@ -83,7 +84,8 @@ async def _serve(
 
         server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
         in_file = settings.owner_access == "file"
-        with contextlib.nullcontext() if in_file else OwnerSocket(home.owner_socket, runtime.owner_secret):
+        socket = contextlib.nullcontext() if in_file else OwnerSocket(home.owner_socket, runtime.owner_secret)
+        with socket, LoopMonitor(settings.loop_limit, runtime.count_standstill):
             await server.serve([listener])
         logger.info("the server accepts no more requests; running tasks are being stopped")
 

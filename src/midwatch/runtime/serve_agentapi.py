@@ -32,6 +32,7 @@ from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.threads import in_thread
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
+from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.runtime import Runtime
 from midwatch.runtime.serve import limit_connections, on_signals, write_log
 
@@ -130,7 +131,8 @@ async def _serve(
             limits = Limits(connections=limit_connections(settings))
             server = Server(app, stopping, lambda: started(local_url(HOST, listener)), limits)
             waiting = asyncio.create_task(_stop_with_program(follower, stopping))
-            await server.serve([listener])
+            with LoopMonitor(settings.loop_limit, desk.count_standstill):
+                await server.serve([listener])
             waiting.cancel()
             return _explain_end(follower, agent)
 

@@ -7,11 +7,19 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import CommandPattern, argv_of, parts_of, places
 from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect, Pattern, Policy, Rule, describe_rule
+
+LONGEST_PATH = 4096
+MOST_PLACES = 2000
+MOST_TEXT = 50_000
+"""The greatest number, and the greatest length in total, of the parts of a question that are compared as paths. A
+person is asked about a question with more of them."""
 
 
 class QuestionFacts:
@@ -42,9 +50,14 @@ class QuestionFacts:
         if self.question.command is not None and self.argv is None:
             return True
         nameless = self.question.kind in TARGETED and not self.question.paths
-        return (
-            nameless or len(self.question.paths) > MOST_PATHS or (self.question.kind == "execute" and self.argv is None)
-        )
+        unknown = self.question.kind == "execute" and self.argv is None
+        return nameless or unknown or len(self.question.paths) > MOST_PATHS or not self.places.complete
+
+    @cached_property
+    def places(self) -> Places:
+        """Return everything in the question that may name a file."""
+        words = (place for part in self.parts for word in part for place in places(word))
+        return Places.collect([*self.question.paths[:MOST_PATHS]], words)
 
     @cached_property
     def relative_paths(self) -> list[str] | None:
@@ -55,9 +68,28 @@ class QuestionFacts:
     @cached_property
     def possible_paths(self) -> frozenset[str]:
         """Return everything in the question that may name a file, in all forms that a path may have, in lower case."""
-        words = [place for part in self.parts for word in part for place in places(word)]
-        paths = [*self.question.paths[:MOST_PATHS], *words]
-        return frozenset(form.casefold() for path in dict.fromkeys(paths) for form in _forms(path, self.root))
+        return frozenset(form.casefold() for path in self.places.texts for form in _forms(path, self.root))
+
+
+class Places(NamedTuple):
+    """The parts of a question that may name a file, each once; `complete` is false if some were left out."""
+
+    texts: Sequence[str]
+    complete: bool
+
+    @classmethod
+    def collect(cls, *sources: Iterable[str]) -> Places:
+        """Collect the texts until there are too many of them."""
+        texts, left, complete = dict[str, None](), MOST_TEXT, True
+        for text in chain(*sources):
+            if len(text) > LONGEST_PATH:
+                complete = False
+            elif text not in texts:
+                left -= len(text)
+                if left < 0 or len(texts) == MOST_PLACES:
+                    return cls(list(texts), False)
+                texts[text] = None
+        return cls(list(texts), complete)
 
 
 def decide(
@@ -95,8 +127,8 @@ def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
     ):
         return False
     if pattern.path is not None:
-        glob = glob_regex(pattern.path)
-        if not facts.relative_paths or not all(glob.fullmatch(path) for path in facts.relative_paths):
+        glob = Glob.parse(pattern.path)
+        if not facts.relative_paths or not all(glob.matches(path) for path in facts.relative_paths):
             return False
     if (
         question.command is None or pattern.command is None
@@ -120,9 +152,9 @@ def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
             return False
     if pattern.path is None:
         return True
-    glob = glob_regex(pattern.path.casefold())
+    glob = Glob.parse(pattern.path.casefold())
     # a directory includes everything in it
-    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in facts.possible_paths)
+    return any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths)
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
@@ -200,17 +232,52 @@ def expand_home(path: str) -> str:
         return path
 
 
-@lru_cache(256)
-def glob_regex(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression: `**` matches any number of directories; `*` and `?` match no slash."""
-    steps = expand_home(glob).rstrip("/").split("/")
-    pattern = ""
-    for at, step in enumerate(steps):
-        last = at == len(steps) - 1
-        if step == "**":
-            pattern += ".+" if last else "(?:[^/]+/)*"
-            continue
-        pattern += "".join({"*": "[^/]*", "?": "[^/]"}.get(sign, re.escape(sign)) for sign in step) + (
-            "" if last else "/"
-        )
-    return re.compile(pattern, re.DOTALL)
+class Glob(NamedTuple):
+    """A glob for paths: `**` matches any number of directories; `*` and `?` match no slash.
+
+    The time of a comparison is at most the length of the glob multiplied by the length of the path.
+    """
+
+    steps: tuple[re.Pattern[str] | None, ...]
+    """One expression for each step of a path; None means `**`."""
+
+    @staticmethod
+    @lru_cache(256)
+    def parse(glob: str) -> Glob:
+        """Parse a glob such as `src/**/*.py`."""
+        steps = expand_home(glob).rstrip("/").split("/")
+        return Glob(tuple(None if step == "**" else _compile_step(step) for step in steps))
+
+    def matches(self, path: str) -> bool:
+        """Return whether the glob matches the whole path."""
+        names = path.split("/")
+        last = len(names) - 1
+        reached = {0}  # the names in front of these places match the steps so far
+        for step in self.steps[:-1]:
+            if step is None:
+                reached = _pass_directories(reached, names)
+            else:
+                reached = {at + 1 for at in reached if at < last and step.fullmatch(names[at])}
+        end = self.steps[-1]
+        if end is None:
+            return any(at < last or names[at] for at in reached)
+        return last in reached and end.fullmatch(names[last]) is not None
+
+
+def _compile_step(step: str) -> re.Pattern[str]:
+    """Return an expression for a step of a glob. Each `*` takes as little as possible and never tries again."""
+    first, *others = ("".join("." if sign == "?" else re.escape(sign) for sign in part) for part in step.split("*"))
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return re.compile(f"{first}{middle}.*{others[-1]}" if others else first, re.DOTALL)
+
+
+def _pass_directories(reached: set[int], names: Sequence[str]) -> set[int]:
+    """Return the places that `**` reaches from the places `reached`: behind any number of names that are not empty."""
+    passed = set[int]()
+    for at in reached:
+        while at not in passed:
+            passed.add(at)
+            if at == len(names) - 1 or not names[at]:
+                break
+            at += 1
+    return passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import cache
 
@@ -71,7 +72,9 @@ class Policies:
             until = goal.deadline_at if goal else None
         rules = await self._store.list_rules(task.agent, limit=ALL) if question.kind != "choice" else []
         expires = next((policy.expires for _, policy in reversed(policies) if policy.expires), None)
-        return Ruling(decide(question, question.root or task.workdir, policies, rules), expires, until)
+        root = question.root or task.workdir
+        decision = await asyncio.to_thread(decide, question, root, policies, rules)  # it reads links, and may take long
+        return Ruling(decision, expires, until)
 
     async def _of_automation(self, automation_id: str) -> Policy:
         automation = await self._store.get_automation(automation_id)

@@ -17,7 +17,7 @@ from midwatch.base.errors import AgentError
 from midwatch.domain.agent import TurnResult, Usage
 from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
 
-NAMED_FILE = re.compile(r"^@(/.+?)\s*$", re.MULTILINE)
+NAMED_FILE = re.compile(r"^@(/.*\S)\s*$", re.MULTILINE)
 MOST_FILES = 50
 EARLY = {
     "max_tokens": "the token limit of its model was reached",

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 OUTPUT_TOOL = "final_result"
-FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+OPENING = re.compile(r"```(?:json)?[^\S\n]*\n")
+CLOSING = re.compile(r"\n[^\S\n]*```")
 
 
 class Output:
@@ -34,9 +35,8 @@ class Output:
 
     def check(self, text: str) -> tuple[str | None, str | None]:
         """Check an answer. Return the result as JSON and None; if the form is wrong, None and the problem."""
-        match = FENCED.search(text)
         try:
-            value = json.loads(match[1] if match else text)
+            value = json.loads(_unwrap(text))
         except (ValueError, RecursionError) as problem:
             return None, f"The result is not JSON ({problem}). Answer with JSON of the required form."
         if problems := self._problems(value):
@@ -54,6 +54,13 @@ class Output:
         else:
             wrong = [(error.absolute_path, error.message[:200]) for error in self._check.iter_errors(value)]
         return "; ".join(f"{'.'.join(map(str, path)) or 'it'}: {message}" for path, message in wrong[:10])
+
+
+def _unwrap(text: str) -> str:
+    """Return the content of the first block between two lines with ```, or the whole text if there is no block."""
+    start = OPENING.search(text)
+    end = CLOSING.search(text, start.end()) if start else None
+    return text[start.end() : end.start()] if start and end else text
 
 
 def _build_validator(agent: str, schema: Mapping[str, Any]) -> Validator:

@@ -11,7 +11,7 @@ from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text, join_text, read_tokens, unwrap_command
 
 SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
-LOGGED_REFUSAL = re.compile(r"codex_core::tools::router: error=.*(?:reject|approval policy|sandbox).*")
+LOGGED_REFUSAL = re.compile(r"(?>.*?codex_core::tools::router: error=)(.*(?:reject|approval policy|sandbox).*)")
 TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "collab_tool_call")
 
 
@@ -40,8 +40,8 @@ class CodexStream(Parser):
 
     def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield a step for a denied tool call. The program reports some of them only on standard error."""
-        if match := LOGGED_REFUSAL.search(line):
-            yield steps.Denied("file_change" if "patch" in match[0] else "shell")
+        if match := LOGGED_REFUSAL.match(line):
+            yield steps.Denied("file_change" if "patch" in match[1] else "shell")
 
     def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
         kind = get_text(item, "type")

@@ -9,7 +9,7 @@ from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
 from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch
 
-LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error="(?P<why>[^"]*)"')
+LOGGED_ERROR = re.compile(r'(?>.*?level=ERROR )(?>.*?message="stream error").* error\.error="(?P<why>[^"]*)"')
 
 
 class OpencodeStream(Parser):
@@ -41,7 +41,7 @@ class OpencodeStream(Parser):
 
     def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield a step for each failed model call. The program reports them only on standard error."""
-        if match := LOGGED_ERROR.search(line):
+        if match := LOGGED_ERROR.match(line):
             reason = match["why"]
             yield steps.Retry(message=f"opencode tries again: {reason}", fault=self.fault(reason))
 

@@ -139,14 +139,14 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
 async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream the current state of the conversation as events, then an event for every change."""
     events = follower.feed.follow(*bodies.EVENTS)
-    return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
+    return EventStream(events, request.app.state.streams, encode_event, who, still_allowed, STREAM_HEADERS)
 
 
 @pages.get("/internal/screen")
 async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream the current screen of the terminal, then every new screen."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
-    return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
+    return EventStream(events, request.app.state.streams, encode_event, who, still_allowed, STREAM_HEADERS)
 
 
 def describe_surface(version: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
     async def find_follower(key: str) -> SessionFollower:
         return follower
 
-    streams = Streams(MAX_STREAMS)
+    streams = Streams(max_per_actor=MAX_STREAMS)
     app = create_surface(desk, streams, find_follower, Chat(rules.frames), uploads)
     app.router.routes.insert(0, Route(PREFIX + "/{path:path}", Console(desk, follower.key, streams)))
     place = Place(follower.key, chat_base, chat_base.rstrip("/") + PREFIX.removeprefix("/chat"))

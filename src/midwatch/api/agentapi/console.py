@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
 from midwatch.api.agentapi.replies import Refusal
+from midwatch.api.agentapi.requests import check_values
 from midwatch.api.dependencies import DeskDep
 from midwatch.api.guard import MAX_BODY, read_body, replay
 from midwatch.api.reply import HANDLERS, Json
@@ -40,6 +41,7 @@ class Console:
         body = await read_body(Request(scope, receive), MAX_BODY)
         if len(body) > MAX_BODY:
             raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send a smaller one")
+        check_values(body)
         await self._app(scope, replay(body, receive), send)
 
 

@@ -16,7 +16,8 @@ from midwatch.api.agentapi import bodies
 from midwatch.domain.session import MAX_ERRORS
 
 MAX_WAITING = 1024
-"""If a reader has more unread events than this, all but the newest event of each subject are dropped."""
+MAX_TEXT = 1024 * 1024
+"""If a reader has more unread events, or characters in them, all but the newest event of each subject are dropped."""
 REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
 """Kinds of events that replace the last unread event if both have the same subject."""
 LARGEST_FRAME = 120 * 1024
@@ -41,6 +42,7 @@ class Reader:
         self.waiting: list[bodies.EventBody] = []
         self._kinds = kinds
         self._max_waiting = max_waiting
+        self._added_text = 0
 
     def offer(self, event: bodies.EventBody) -> None:
         """Add an event if the reader follows its kind."""
@@ -49,7 +51,9 @@ class Reader:
         if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
             self.waiting.pop()  # unread, so the new event replaces it
         self.waiting.append(event)
-        if len(self.waiting) > self._max_waiting:
+        self._added_text += len(getattr(event, event.long_field)) if event.long_field else 0
+        if len(self.waiting) > self._max_waiting or self._added_text > MAX_TEXT:
+            self._added_text = 0
             newest = {waiting.subject: waiting for waiting in self.waiting}
             self.waiting = [waiting for waiting in self.waiting if newest[waiting.subject] is waiting]
 

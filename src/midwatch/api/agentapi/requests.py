@@ -11,7 +11,9 @@ from starlette.requests import Request
 
 from midwatch.api.agentapi.bodies import ErrorDetail, MessageRequestBody
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
+from midwatch.api.bodies import check_structure
 from midwatch.api.guard import read_body
+from midwatch.base.errors import InvalidInput
 
 LARGEST_BODY = 1024 * 1024
 LONGEST_ECHO = 2000
@@ -36,6 +38,7 @@ def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
         raise Refusal(413, f"request body is too large limit={LARGEST_BODY} bytes")
     if not body:
         raise Refusal(400, "request body is required")
+    check_values(body)
     echo = body[:LONGEST_ECHO].decode("utf-8", "replace")
     kind = (media or "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -48,6 +51,14 @@ def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
         return MessageRequestBody.model_validate(fields)
     except ValidationError as problem:
         raise Refusal(422, INVALID, *(describe_flaw(flaw, fields) for flaw in problem.errors())) from None
+
+
+def check_values(body: bytes) -> None:
+    """Raise Refusal if the JSON has too many values."""
+    try:
+        check_structure(body)
+    except InvalidInput as problem:
+        raise Refusal(422, INVALID, describe_error(str(problem), "body")) from None
 
 
 def explain_bad_json(problem: Exception) -> str:

@@ -22,6 +22,8 @@ MAX_FILE_BYTES = 10 * 1024 * 1024
 MAX_FORM_BYTES = MAX_FILE_BYTES + 64 * 1024
 MAX_NAME_BYTES = 200
 MAX_BOUNDARY = 70
+MAX_PARTS = 100
+MAX_PART_HEAD = 8192
 PARAMETER = re.compile(r'([^=]*)=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"?[^;]*|([^;]*));?', re.DOTALL)
 """Matches a parameter of a header. A quoted value may contain semicolons and escaped quotes."""
 
@@ -99,13 +101,15 @@ def parse_upload(body: bytes, media: str | None) -> UploadedFile:
 
 def parse_form(body: bytes, boundary: bytes) -> list[UploadedFile]:
     """Return the files in the fields `file` of a form; skip all other fields."""
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_PARTS + 1)
+    if len(parts) > MAX_PARTS + 1:
+        raise refuse_form("multipart: too many parts")
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
         raise refuse_form("multipart: NextPart: EOF")
     files: list[UploadedFile] = []
     for part in parts[1:-1]:
         head, gap, content = part.partition(b"\r\n\r\n")
-        if not gap:
+        if not gap or len(head) > MAX_PART_HEAD:
             raise refuse_form("multipart: malformed part")
         parameters: dict[str, str] = {}
         for line in head.decode("utf-8", "replace").split("\r\n"):

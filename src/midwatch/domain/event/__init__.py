@@ -169,10 +169,12 @@ class Page(list[Event]):
 class EventLog(Protocol):
     """Port: the stored events."""
 
-    async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+    async def read_events(
+        self, after: int, which: EventFilter = EVERYTHING, limit: int = 500, most_text: int = 4_000_000
+    ) -> Page:
         """Return up to `limit` matching events with seq > `after`, in order.
 
-        If the events are large, fewer are returned, but at least one.
+        If the payloads have more than `most_text` characters, fewer events are returned, but at least one.
         """
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:

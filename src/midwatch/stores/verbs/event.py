@@ -41,7 +41,7 @@ def _params(which: EventFilter) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500, most_text: int = MOST_READ) -> Page:
     params = {"after": after, "limit": limit, **_params(which)}
     if which.of_task is not None:
         params["task_id"] = which.of_task
@@ -50,7 +50,7 @@ def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500) 
     for row in tx.rows(name, params):
         page.append(decode_event(row))
         size += len(row[PAYLOAD])
-        if size >= MOST_READ:
+        if size >= most_text:
             page.cut = len(page) < limit
             break
     return page
