@@ -43,7 +43,7 @@ asking.connect(sys.argv[1])
 print(asking.makefile().read(), flush=True)
 """
 
-DAEMON = "env -i setsid -f {ask} orphan > out; while ! [ -s out ]; do sleep 0.05; done; cat out"
+DAEMON = "env -i setsid -f {ask} orphan > {out}; while ! [ -s {out} ]; do sleep 0.05; done; cat {out}"
 """A process without the parent, the session and the variables of the agent. Only its cgroup shows where it is from."""
 try:
     CGROUPS = bool(find_usable(find_own(os.getpid())))
@@ -102,7 +102,7 @@ async def test_processes_of_an_agent_do_not_get_the_token(server: Server) -> Non
         f"exec env -i setsid -w {ask}",
         f"env -i {home} {PROGRAM} tasks; true",
         f"env -i {ask} orphan | cat",  # its parent has ended, but its session is that of the agent
-        *([DAEMON.format(ask=ask)] if CGROUPS else []),
+        *([DAEMON.format(ask=ask, out=server.home / "work" / "out")] if CGROUPS else []),
     )
     for script in tries:
         task = json.loads(midwatch(server, "run", f"({script}) 2>&1", "--json"))
