@@ -29,7 +29,7 @@ def make_terms(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
 
 
 def agent_of(task: Task) -> Actor:
-    return Actor("ann", "viewer", "attempt", task=task)
+    return Actor("ann", "attempt", "attempt", task=task)
 
 
 @pytest.mark.parametrize("actor", [None, "bob", OWNER, ANN])

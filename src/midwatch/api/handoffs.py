@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.domain.handoff import HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext
@@ -21,6 +22,7 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
+@needs("submit")
 async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand work to an agent. Without `to`, midwatch chooses the best agent for the type of the work.
 
@@ -36,27 +38,32 @@ async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_ke
 
 
 @router.get("/handoffs", responses={200: {"model": HandoffPage}})
-async def list_handoffs(desk: DeskDep, query: Annotated[HandoffQuery, Query()]) -> Json:
+@needs("read")
+async def list_handoffs(desk: DeskDep, actor: Caller, query: Annotated[HandoffQuery, Query()]) -> Json:
     """List handoffs, newest first, without their messages. `next` is the `before` of the following page, or null."""
     which = HandoffFilter(
         statuses=tuple(query.status), agent=query.agent, root_id=query.root, before=query.before, limit=query.limit
     )
-    return list_page("handoffs", [handoff.brief() for handoff in await desk.handoffs.list(which)], query.limit)
+    handoffs = await desk.handoff_requests.list(which, actor=actor)
+    return list_page("handoffs", [handoff.brief() for handoff in handoffs], query.limit)
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
+@needs("read")
 async def show(desk: DeskDep, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]) -> Json:
     """Return one handoff. With `wait`, reply when the handoff has ended, or after this number of seconds."""
     return Json((await desk.handoff_requests.get(handoff_id, actor=actor, wait=query.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)
+@needs("signal")
 async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
     """Cancel a handoff. The task of the handoff is stopped, even if another process runs it."""
     return Json((await desk.handoff_requests.cancel(handoff_id, actor=actor)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/retry", status_code=201, responses=CREATED)
+@needs("manage")
 async def retry(desk: DeskDep, actor: Caller, handoff_id: str, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand the same work to the same agent again, as a new handoff."""
     handoff = await desk.handoff_requests.retry(handoff_id, actor=actor, idempotency_key=idempotency_key)
