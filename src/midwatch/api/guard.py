@@ -67,8 +67,7 @@ class Guard:
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, reply)
                 return
             action = self._permissions.find(call.method, call.path)
-            is_open = action == "open" or (action is None and call.safe and not call.is_for_api)
-            actor = None if is_open else await self._identify(call)
+            actor = None if is_open(call, action) else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
             if actor is not None:
                 _check_actor(call, actor, action)
@@ -128,6 +127,11 @@ class Guard:
             await send(message)
 
         return send_with_headers
+
+
+def is_open(call: Call, action: Action | None) -> bool:
+    """Return whether a request needs no token: its route is open, or there is neither a route nor a part of the API."""
+    return action == "open" or (action is None and call.safe and not call.is_for_api)
 
 
 def _check_actor(call: Call, actor: Actor, action: Action | None) -> None:

@@ -57,13 +57,13 @@ def list_permissions(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[
         if surface is not None:
             base = path.removesuffix("/{path:path}")
             inner = list_permissions(surface(), base)
-            yield from (
-                inner if base != path else (each._replace(path=path) for each in inner if each.path == f"{path}/")
-            )
+            if base == path:  # the path of the surface itself, without a slash at the end
+                inner = (each._replace(path=path) for each in inner if each.path == f"{path}/")
+            yield from inner
             continue
         action: Action | None = getattr(endpoint, ACTION, None)
         if not isinstance(route, Route) or action is None:
-            raise TypeError(f"the route {path or route!r} has no action; add `@needs(...)` to its function.")
+            raise TypeError(f"the route {path or route} has no action; add `@needs(...)` to its function.")
         for method in sorted(route.methods or ()):
             yield Permission(method, path, action)
 
