@@ -41,7 +41,10 @@ def contains(surface: Callable[[], Iterable[BaseRoute]]) -> Callable[[Endpoint],
 
 
 class Permission(NamedTuple):
-    """The action of a method and path. `path` has the parameters in braces, such as `/tasks/{task_id}`."""
+    """The action of a method and path. `path` has the parameters in braces, such as `/tasks/{task_id}`.
+
+    HEAD is left out: it has the action of GET.
+    """
 
     method: str
     path: str
@@ -64,7 +67,7 @@ def list_permissions(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[
         action: Action | None = getattr(endpoint, ACTION, None)
         if not isinstance(route, Route) or action is None:
             raise TypeError(f"the route {path or route} has no action; add `@needs(...)` to its function.")
-        for method in sorted(route.methods or ()):
+        for method in sorted((route.methods or set()) - {"HEAD"}):
             yield Permission(method, path, action)
 
 

@@ -144,6 +144,7 @@ class SessionFollower:
         Raise Conflict if the agent does not wait for input. If the turn fails before the agent reacts, raise NoReaction
         for an agent in a terminal, AgentError for another agent.
         """
+        await self._desk.authorization.check_session(actor, "manage", self.key)
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
         if self.feed.status != "stable" or self._sending:
