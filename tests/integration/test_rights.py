@@ -303,6 +303,11 @@ async def test_the_chat_page_of_one_session_tells_nothing_of_others(home: Path) 
             app=create_standalone(team.desk, follower, Rules(HOSTS, ORIGINS), "/chat", uploads),
             objects={**team.objects, "own": own},
         )
+        for query in ("", "?task_id={task_id}", "?session_key=chat:page&task_id={task_id}", "?turn_id=x"):
+            for more in ({}, {"accept": "text/event-stream"}):
+                target = f"{CONSOLE}/events{query}".format(**page.objects["other"])
+                assert await send(page.app, "GET", target, None, **more) == 403, target
+                assert await send(page.app, "GET", f"{target}{'&' if query else '?'}state=true", None, **more) == 403
         for method, path, *_ in CONSOLE_ROUTES:
             call = Call(method, f"/api/v1{path}".replace(":path", ""), {})
             body = BODIES.get(call.name)
@@ -311,11 +316,6 @@ async def test_the_chat_page_of_one_session_tells_nothing_of_others(home: Path) 
                 status = await send(page.app, method, target, None, body)
                 assert (status in (200, 202, 409)) == (relation == "own"), (call.name, relation, status)
                 assert await send(page.app, method, target, None, body, origin="http://evil.example") == 403
-        for query in ("", "?task_id={task_id}", "?session_key=chat:page&task_id={task_id}", "?turn_id=x"):
-            for more in ({}, {"accept": "text/event-stream"}):
-                target = f"{CONSOLE}/events{query}".format(**page.objects["other"])
-                assert await send(page.app, "GET", target, None, **more) == 403, target
-                assert await send(page.app, "GET", f"{target}{'&' if query else '?'}state=true", None, **more) == 403
         uploads.close()
 
 
@@ -329,9 +329,6 @@ async def test_an_agent_cannot_sign_in_or_make_links(home: Path) -> None:
 async def test_an_agent_reaches_no_other_session(home: Path) -> None:
     async with open_team(home) as team:
         desk, token = team.desk, team.tokens["attempt"]
-        actor = await desk.tokens.bearer(token or "")
-        own = await desk.tasks.submit("mine", actor=actor)
-        assert {task.id for task in await desk.tasks.list(actor=actor)} == {own.id, team.objects["own"]["task_id"]}
         for path in (
             "tasks/{task_id}", "tasks/{task_id}/page", "tasks/{task_id}/result", "sessions/{key}",
             "sessions/{key}/messages", "sessions/{key}/live", "sessions/{key}/screen", "events?task_id={task_id}",
@@ -342,6 +339,9 @@ async def test_an_agent_reaches_no_other_session(home: Path) -> None:
             for relation in ("other", "automation"):
                 target = f"/api/v1/{path}".format(**team.objects[relation])
                 assert await send(team.app, "GET", target, token) == 403, (path, relation)
+        actor = await desk.tokens.bearer(token or "")
+        own = await desk.tasks.submit("mine", actor=actor)
+        assert {task.id for task in await desk.tasks.list(actor=actor)} == {own.id, team.objects["own"]["task_id"]}
         assert await send(team.app, "GET", f"/api/v1/tasks/{own.id}", token) == 200
         assert await send(team.app, "GET", f"/api/v1/events?task_id={own.id}", token) == 200
 
