@@ -16,10 +16,11 @@ from midwatch.domain.task import Task
 from midwatch.services.approvals import Approvals
 from midwatch.services.authorization import ACTIONS, RIGHTS, TASK_FIELDS, Action, Authorization, Owner, authorize
 from midwatch.services.rules import Rules
+from midwatch.services.tasks import Tasks
 from midwatch.services.tokens import Tokens
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import put
+from records import KnownAgents, put
 
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
@@ -121,6 +122,27 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
     with pytest.raises(Forbidden, match="may not submit work"):
         await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
+
+
+async def test_an_idempotency_key_shows_an_agent_no_other_task(memory: SqliteStore, clock: FakeClock) -> None:
+    rights = Authorization(memory, make_terms(submits=True))
+    tasks = Tasks(memory, clock, KnownAgents("demo"), lambda route: route, authorization=rights)  # type: ignore[arg-type]
+    agent = agent_of(await put(memory, creator="ann"))
+    await tasks.submit("x", actor="ann", idempotency_key="k")
+    with pytest.raises(Forbidden, match="only its own work"):
+        await tasks.submit("x", actor=agent, idempotency_key="k")
+    child = await tasks.submit("x", actor=agent, idempotency_key="own")
+    assert (await tasks.submit("x", actor=agent, idempotency_key="own")).id == child.id
+
+
+async def test_a_message_belongs_to_the_creator_of_the_session(memory: SqliteStore) -> None:
+    await memory.open_session(Session(key="chat:1", agent="demo", gate_key="chat:1", creator="ann"), ())
+    task = await put(memory, creator="owner", session_key="chat:1", cause="message")
+    rights = Authorization(memory)
+    await rights.check_task(ANN, "manage", task.id)
+    for check in (rights.check_task(BOB, "manage", task.id), rights.check_session(BOB, "manage", "chat:1")):
+        with pytest.raises(Forbidden, match="only ann and owners"):
+            await check
 
 
 async def test_an_agent_cannot_answer_questions_or_read_rules(memory: SqliteStore, clock: FakeClock) -> None:

@@ -203,7 +203,8 @@ class Authorization:
     async def _find_owner(self, task: Task, work: frozenset[str]) -> Owner:
         """Return the owner of a task.
 
-        A task that comes from an automation or a goal, also by a handoff, belongs to that automation or goal.
+        A task that comes from an automation or a goal, also by a handoff, belongs to that automation or goal. Another
+        task of a conversation belongs to the creator of the conversation.
         """
         record = await self._find_record(task)
         if record is None and task.root_id not in (None, task.id):
@@ -211,7 +212,9 @@ class Authorization:
             record = await self._find_record(root) if root else None
         if record is not None:
             return own_record(record, work)
-        return Owner(task.creator, self._manage_tasks, work, "manage_tasks")
+        session = await self._store.get_session(task.session_key) if has_conversation(task) else None
+        creator = (session.creator if session else None) or task.creator
+        return Owner(creator, self._manage_tasks, work, "manage_tasks")
 
     async def _find_record(self, task: Task) -> Automation | Goal | None:
         """Return the automation or goal that has started the task, or None."""
@@ -249,9 +252,9 @@ class Authorization:
         authorize(actor, "submit")
         task = agent_task(actor)
         if task is None:
-            for name in ("session_key", "origin_session"):
-                if wish.get(name):
-                    await self.check_session(actor, "manage", str(wish[name]).strip())
+            keys = {str(wish[name]).strip() for name in ("session_key", "origin_session") if wish.get(name)}
+            for key in keys:
+                await self.check_session(actor, "manage", key)
             return dict(wish)
         await self.check_submits(task)
         if extra := sorted(set(wish) - allowed):

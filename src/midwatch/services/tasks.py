@@ -78,7 +78,9 @@ class Tasks:
         task = await self._build(prompt, actor_name(actor), wish)
         if parent := agent_task(actor):
             task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
-        return await self._insert(task, self._limits)
+        task = await self._insert(task, self._limits)
+        await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
+        return task
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
         """Send a prompt as a message into the running turn of the session `session_key`.
