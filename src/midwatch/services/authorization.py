@@ -60,7 +60,7 @@ RIGHTS: Mapping[Action, Right] = {
     "sign_in": Right("sign a browser in or out, and create links for it", "all", "all", "all", None),
     "administer": Right("list, create and revoke tokens", None, None, "all", None),
 }
-"""The table of rights. docs/identity.md shows it."""
+"""The table of rights. docs/rights.md shows it."""
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
