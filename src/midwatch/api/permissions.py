@@ -76,6 +76,7 @@ class Permissions:
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         self.all = tuple(dict.fromkeys(list_permissions(routes)))
+        self._open_paths = {path for _, path, action in self.all if action == "open" and path.startswith("/api/")}
         self._fixed: dict[tuple[str, str], Action] = {}
         self._patterns: dict[tuple[str, str], list[tuple[re.Pattern[str], Action]]] = defaultdict(list)
         for method, path, action in self.all:
@@ -85,14 +86,17 @@ class Permissions:
                 self._patterns[method, _group(path)].append((compile_path(path)[0], action))
 
     def find(self, method: str, path: str) -> Action | None:
-        """Return the action of a request, or None if there is no such route. HEAD has the action of GET."""
+        """Return the action of a request, or None if there is no such route. HEAD has the action of GET.
+
+        An open path of the API is open for every method, so that a wrong method gets 405 without a token, too.
+        """
         method = "GET" if method == "HEAD" else method
         if (method, path) in self._fixed:
             return self._fixed[method, path]
         for pattern, action in self._patterns.get((method, _group(path)), ()):
             if pattern.match(path):
                 return action
-        return None
+        return "open" if path in self._open_paths else None
 
 
 def _group(path: str) -> str:

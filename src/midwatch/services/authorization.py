@@ -52,7 +52,9 @@ RIGHTS: Mapping[Action, Right] = {
     "open": Right("use what needs no token: health, signing in, files of the console", "all", "all", "all", "all"),
     "know": Right("see who one is, which agents there are, and how the interface works", "all", "all", "all", "all"),
     "read": Right("read tasks, sessions, events, questions, automations, goals, handoffs", "all", "all", "all", "own"),
-    "oversee": Right("see the desk as a whole: overview, settings, rules, notices", "all", "all", "all", None),
+    "oversee": Right(
+        "see the desk as a whole: overview, lists, settings, rules, notices, diffs", "all", "all", "all", None
+    ),
     "submit": Right("submit tasks and automations, and hand work over", None, "all", "all", "all"),
     "signal": Right("complete or delay a goal, or cancel a handoff", None, "own", "all", "own"),
     "manage": Right("change, stop, answer or talk to work that exists", None, "own", "all", None),
