@@ -1,4 +1,4 @@
-"""Write the tables of docs/events.md, docs/settings.md and docs/errors.md from the code: `python docs/generate.py`.
+"""Write the tables of the events, settings, errors and rights pages from the code: `python docs/generate.py`.
 
 The text between the markers `<!-- generated -->` and `<!-- end -->` of a page is replaced. All other text is kept.
 """
@@ -26,7 +26,10 @@ from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.local import LocalOptions
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalOptions
+from midwatch.api.agentapi.app import BELOW, pages, router
+from midwatch.api.permissions import Permission, list_permissions
 from midwatch.api.reply import STATUS
+from midwatch.api.routes import list_routes
 from midwatch.base.errors import MidwatchError
 from midwatch.desk.config import (
     AgentSettings,
@@ -41,6 +44,7 @@ from midwatch.desk.config import (
     Settings,
 )
 from midwatch.domain.event import KINDS, Payload
+from midwatch.services.authorization import RIGHTS, Action
 
 DOCS = Path(__file__).parent
 MARKED = re.compile(r"(<!-- generated[^>]*-->\n).*?(\n<!-- end -->)", re.DOTALL)
@@ -222,9 +226,45 @@ def parent(error: type[MidwatchError]) -> str:
     return "" if error is MidwatchError else f"`{error.__base__.__name__}`" if error.__base__ else ""
 
 
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+ROLES = ("viewer", "operator", "owner", "attempt")
+OTHER_ROUTES = (
+    Permission("GET", "/api/v1/openapi.json", "know"),
+    Permission("GET", "the pages and files of the console", "open"),
+)
+"""Routes that are not in the routers of the nouns."""
+
+
+def rights() -> str:
+    """Return a table of the actions and the roles that may do them, then one of all routes."""
+    actions = [(f"`{action}`", right.meaning, *reaches(action)) for action, right in RIGHTS.items()]
+    methods: dict[tuple[str, Action], list[str]] = {}
+    agentapi = list_permissions((*router.routes, *pages.routes), BELOW)
+    for route in (*list_permissions(list_routes()), *OTHER_ROUTES, *agentapi):
+        methods.setdefault((route.path, route.action), []).append(route.method)
+    routes = [
+        (show_route(names, path), f"`{action}`", "yes" if action == "open" else "no", *reaches(action))
+        for (path, action), names in methods.items()
+    ]
+    head = ("route", "action", "no token", *ROLES)
+    return f"{table(('action', 'meaning', *ROLES), actions)}\n\n## Routes\n\n{table(head, routes)}"
+
+
+def show_route(methods: list[str], path: str) -> str:
+    """Return a route as the table shows it, without the types of its parameters."""
+    return f"{', '.join(methods)} " + (f"`{path.replace(':path', '')}`" if path.startswith("/") else path)
+
+
+def reaches(action: Action) -> Iterator[str]:
+    """Yield for each role whether it may do the action: yes, own (only with own objects), or no."""
+    for role in ROLES:
+        yield {None: "no", "own": "own", "all": "yes"}[getattr(RIGHTS[action], role)]
+
+
 # -- pages -------------------------------------------------------------------------------------------------------------
 
-PAGES = {"events.md": events, "settings.md": settings, "errors.md": errors}
+PAGES = {"events.md": events, "settings.md": settings, "errors.md": errors, "rights.md": rights}
 
 
 def fresh(page: str) -> str:

@@ -195,5 +195,5 @@ async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: P
         task = await client.submit(script.replace("midwatch", str(PROGRAM)), {"workdir": str(repo)})
         await wait_for_end(client, task["id"])
         error = (await client.get(task["id"]))["error"] or ""
-        assert "may not read the worktrees of others" in error
-        assert "may only read" in error
+        assert "may not see the desk as a whole" in error
+        assert "may not change, stop" in error

@@ -58,7 +58,7 @@ async def test_a_message_reaches_the_running_turn(desk: Desk) -> None:
 
 
 async def test_messages_of_other_people_show_their_names(desk: Desk) -> None:
-    secret = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
+    secret = (await desk.post("/tokens", {"name": "sam", "role": "owner"}))["secret"]
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))
     await expect(page.get_by_role("group", name="When the agent receives it")).to_be_visible()

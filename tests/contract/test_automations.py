@@ -47,6 +47,17 @@ async def test_an_automation_is_read_back_unchanged(store: Store) -> None:
     assert await store.get_automation("am_2") is None
 
 
+async def test_a_session_has_the_managers_of_its_automations_and_open_goals(store: Store) -> None:
+    shared = replace(DAILY, session_key="chat:1", manage_mode="scope_all")
+    deleted = replace(DAILY, id="am_2", session_key="chat:1", creator="eve", status="deleted")
+    ended = replace(GOAL, id="g_2", session_key="chat:1", creator="eve", status="complete", scope_id="x")
+    await put(store, shared, deleted, ended, replace(GOAL, session_key="chat:1", creator="bob"))
+    managers = [("ann", "scope_all"), ("bob", "creator_only")]
+    assert sorted(await store.list_session_managers("chat:1")) == managers
+    assert sorted(await store.list_session_managers("chat:1|message:t_1")) == managers
+    assert await store.list_session_managers("chat:2") == []
+
+
 async def test_automations_are_listed_newest_first_by_scope_and_status(store: Store) -> None:
     for number, status in enumerate(("active", "paused", "deleted", "active")):
         record = replace(DAILY, id=f"am_{number}", status=status, created_at=NOW + number, next_run_at=None)

@@ -434,13 +434,21 @@ async def test_the_console_of_one_session_sees_only_that_session(agent_api: Agen
         ("POST", f"/sessions/{other_key}/interrupt"), ("POST", f"/sessions/{other_key}/messages"),
         ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
         ("GET", f"/events?session_key={other_key}"), ("GET", f"/events?session_key={key}&session_key={other_key}"),
+        ("GET", f"/events?task_id={waiting.id}"), ("GET", f"/events?task_id={waiting.id}&session_key={key}"),
+        ("GET", "/events?turn_id=x"), ("GET", f"/usage?session_key={other_key}"),
         ("GET", "/usage"), ("GET", "/approvals/a_1"), ("GET", "/tasks"), ("GET", "/sessions"), ("GET", "/tokens"),
         ("GET", "/settings"), ("POST", f"/sessions/{key}/close"), ("POST", "/sessions"),
     ):  # fmt: skip
         reply = await http.request(
-            method, base + path, headers=accept, json={"text": "x"} if method == "POST" else None
+            method,
+            base + path,
+            headers=accept,
+            json={"text": "x"} if path.endswith("/messages") and method == "POST" else None,
         )
-        assert reply.status_code in (404, 405), (method, path, reply.text)
+        assert reply.status_code in (403, 404, 405), (method, path, reply.text)
+        assert "hello" not in reply.text
+    watched = await http.get(f"{base}/events?task_id={waiting.id}&session_key={key}&state=true", timeout=5.0)
+    assert (watched.status_code, watched.json()["code"]) == (403, "forbidden")
     assert (await desk.tasks.get(waiting.id)).status == "pending"
     large = await http.post(f"{base}/sessions/{key}/messages", json={"text": "x" * 3_000_000})
     assert large.status_code == 413
@@ -516,9 +524,13 @@ async def test_only_allowed_origins_are_served(agent_api: AgentApi) -> None:
     assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert reply.headers["access-control-allow-credentials"] == "true"
     assert reply.headers["access-control-expose-headers"] == "Link"
-    reply = await http.get("/status", headers=foreign_origin)
-    assert reply.status_code == 200
-    assert not [name for name in reply.headers if name.startswith("access-control")]
+    own_origin = {"origin": agent_api.url}
+    assert (await http.get("/status", headers=own_origin)).status_code == 200
+    for path in ("/status", "/messages", "/events", "/", "/chat", "/chat/embed", "/chat/api/v1/me", "/openapi.json"):
+        reply = await http.get(path, headers=foreign_origin)
+        assert (reply.status_code, "--allowed-origins" in reply.text) == (403, True), path
+        assert not [name for name in reply.headers if name.startswith("access-control")]
+        assert (await http.get(path, headers={"origin": "null"})).status_code == 403
     preflight = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "content-type, authorization",
@@ -534,7 +546,7 @@ async def test_only_allowed_origins_are_served(agent_api: AgentApi) -> None:
         "Access-Control-Request-Headers",
     ]
     reply = await http.options("/message", headers={**foreign_origin, **preflight})
-    assert reply.status_code == 200
+    assert reply.status_code == 403
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
@@ -543,6 +555,9 @@ async def test_a_page_of_another_site_cannot_send_messages(agent_api: AgentApi) 
     body = b'{"content":"x","type":"user"}'
     for site in ("cross-site", "same-site"):
         headers = {"origin": "https://evil.com", "sec-fetch-site": site}
+        assert (
+            await agent_api.http.post("/message", content=body, headers={"sec-fetch-site": site})
+        ).status_code == 403
         assert (await agent_api.http.post("/message", content=body, headers=headers)).status_code == 403
     own = {"origin": "https://proxied.example", "sec-fetch-site": "same-origin"}
     assert (await agent_api.http.post("/message", content=body, headers=own)).status_code == 200
@@ -627,7 +642,11 @@ async def check_roles(served: Any, base: str, token: str) -> None:
         assert (await viewer.post(f"{base}/message", json={"content": "x", "type": "user"})).status_code == 403
         assert (await viewer.post(f"{base}/upload", files={"file": ("a", b"x")})).status_code == 403
     async with served.as_role("operator") as operator:
-        assert (await operator.post(f"{base}/message", json={"content": "x", "type": "user"})).status_code == 200
+        assert (await operator.get(f"{base}/messages")).status_code == 200
+        for content in ("user", "raw"):
+            reply = await operator.post(f"{base}/message", json={"content": "x", "type": content})
+            assert (reply.status_code, "only owner and owners" in reply.text) == (403, True), reply.text
+        assert (await operator.post(f"{base}/upload", files={"file": ("a", b"x")})).status_code == 403
     evil = {"authorization": token, "origin": "https://evil.com"}
     async with httpx2.AsyncClient(trust_env=False, timeout=30.0) as http:
         assert (await http.get(f"{base}/status", headers=evil)).status_code == 403

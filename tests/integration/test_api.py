@@ -299,7 +299,7 @@ async def test_a_long_prompt_is_complete(served: Served) -> None:
 
 async def test_an_internal_error_shows_no_details(served: Served, caplog) -> None:
     class Broken:
-        async def summary(self) -> None:
+        async def summary(self, *, actor: object) -> None:
             raise RuntimeError("secret detail")
 
     served.runtime.tasks = Broken()

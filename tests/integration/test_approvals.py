@@ -17,6 +17,7 @@ from midwatch.base.errors import Conflict
 from midwatch.domain.agent import AgentTerms, Answer, Choice, Question
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
+from midwatch.domain.identity import OWNER
 from midwatch.testing import ScriptedAgent
 from servers import until
 from serving import client, serve_agents
@@ -210,8 +211,9 @@ async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tm
 
 async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: Path) -> None:
     async with serve_agents(home, {"it": ScriptedAgent(ask_to_run, terms=TERMS)}) as served:
+        _, secret = await served.runtime.tokens.create("other", "operator", by=OWNER)
         body = {"prompt": "git status", "agent": "it", "workdir": str(tmp_path)}
-        task = await served.post("/tasks", body)
+        task = (await served.runtime.tasks.submit(**body, actor="operator")).snapshot()
         await served.until("approval_requested")
         (question,) = (await served.get("/approvals"))["approvals"]
         assert (question["kind"], question["command"], question["risk"]) == ("execute", "git status", "medium")
@@ -222,6 +224,9 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
         assert (refused.status_code, refused.json()["field"]) == (422, "choice")
         async with served.as_role("viewer") as viewer, served.as_role("operator") as operator:
             assert (await viewer.post(f"{path}/approve")).status_code == 403
+            async with client(served.url, secret) as other:
+                reply = await other.post(f"{path}/approve")
+                assert (reply.status_code, reply.json()["detail"][:30]) == (403, "only operator and owners may do"[:30])
             approval = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
             assert (approval["status"], approval["answered_by"], approval["why"]) == ("granted", "operator", "fine")
             assert (await served.wait_for_end(task["id"]))["result"] == "granted:Allow"

@@ -147,10 +147,10 @@ class Attempt:
         ("/automations", {"prompt": "x", "every": "1h", "approvals": {"default": "allow"}}, "cannot set `approvals`"),
         ("/automations", {"prompt": "x", "every": "1h", "session_key": "chat:other"}, "cannot set `session_key`"),
         ("/automations", {"prompt": "x", "every": "1h", "scope_id": "bob"}, "cannot set `scope_id`"),
-        ("/automations/import", {"automations": []}, "may only read"),
-        ("/tasks/t_1/cancel", {}, "may only read"),
-        ("/goals", {"objective": "x"}, "may only read"),
-        ("/tokens", {"name": "x", "role": "owner"}, "may only read"),
+        ("/automations/import", {"automations": []}, "may not open sessions"),
+        ("/tasks/t_1/cancel", {}, "may not change, stop"),
+        ("/goals", {"objective": "x"}, "may not open sessions, set goals"),
+        ("/tokens", {"name": "x", "role": "owner"}, "may not list, create and revoke tokens"),
     ],
 )
 async def test_an_attempt_cannot_grant_more_than_it_has(

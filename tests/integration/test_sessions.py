@@ -322,8 +322,10 @@ async def test_a_message_with_a_key_is_sent_once(served: Served) -> None:
         reply = await served.http.post(path_of(key, "/messages"), json={"text": text}, headers={"idempotency-key": "k"})
         assert (reply.status_code, reply.json()["code"]) == (409, "key_reused")
     async with served.as_role("operator") as operator:
+        assert (await operator.post(path_of("chat:1", "/messages"), json={"text": "x"})).status_code == 403
+        await operator.post("/sessions", json={"key": "chat:3"})
         reply = await operator.post(
-            path_of("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"}
+            path_of("chat:3", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"}
         )
         assert (reply.status_code, reply.json()["id"] != third["id"]) == (202, True)
         assert reply.json()["creator"] == "operator"

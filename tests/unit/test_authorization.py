@@ -8,15 +8,19 @@ import pytest
 
 from midwatch.base.errors import Forbidden, NotFound
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.identity import OWNER, Actor, AnyActor
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.identity import OWNER, Actor, AnyActor, Role
+from midwatch.domain.session import Session
 from midwatch.domain.task import Task
 from midwatch.services.approvals import Approvals
-from midwatch.services.authorization import TASK_FIELDS, Authorization, check_manager
+from midwatch.services.authorization import ACTIONS, RIGHTS, TASK_FIELDS, Action, Authorization, Owner, authorize
 from midwatch.services.rules import Rules
+from midwatch.services.tasks import Tasks
 from midwatch.services.tokens import Tokens
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import put
+from records import KnownAgents, put
 
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
@@ -29,30 +33,81 @@ def make_terms(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
 
 
 def agent_of(task: Task) -> Actor:
-    return Actor("ann", "viewer", "attempt", task=task)
+    return Actor("ann", "attempt", "attempt", task=task)
 
 
 @pytest.mark.parametrize("actor", [None, "bob", OWNER, ANN])
 def test_programs_owners_and_the_creator_may_manage_a_record(actor: AnyActor) -> None:
-    check_manager(actor, "ann", "creator_only")
+    authorize(actor, "manage", Owner("ann"))
 
 
 def test_others_may_manage_only_shared_records() -> None:
-    check_manager(BOB, "ann", "scope_all")
-    check_manager(BOB, None, "creator_only")
-    with pytest.raises(Forbidden, match="only ann may manage"):
-        check_manager(BOB, "ann", "creator_only")
+    authorize(BOB, "manage", Owner("ann", "scope_all"))
+    authorize(BOB, "manage", Owner(None))
+    authorize(BOB, "read", Owner("ann"))
+    with pytest.raises(Forbidden, match="only ann and owners may do this"):
+        authorize(BOB, "manage", Owner("ann"))
 
 
-async def test_the_setting_decides_who_manages_a_task_without_creator(memory: SqliteStore) -> None:
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("role", ["viewer", "operator", "owner", "attempt"])
+async def test_the_role_decides_by_the_table(memory: SqliteStore, role: Role, action: Action) -> None:
+    actor = Actor("ann", role, task=await put(memory) if role == "attempt" else None)
+    if getattr(RIGHTS[action], role) is not None:
+        authorize(actor, action)
+        return
+    with pytest.raises(Forbidden, match=r"; (only an owner|ask )"):
+        authorize(actor, action)
+
+
+async def test_the_setting_decides_who_manages_a_task_without_automation(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann")
-    await Authorization(memory, make_terms(submits=True)).check_task(BOB, task.id)
-    strict = Authorization(memory, make_terms(submits=True), "creator_only")
-    await strict.check_task("bob", task.id)
-    with pytest.raises(Forbidden):
-        await strict.check_task(BOB, task.id)
+    await Authorization(memory, manage_tasks="scope_all").check_task(BOB, "manage", task.id)
+    strict = Authorization(memory)
+    await strict.check_task("bob", "manage", task.id)
+    await strict.check_task(BOB, "read", task.id)
+    with pytest.raises(Forbidden, match="`manage_tasks`"):
+        await strict.check_task(BOB, "manage", task.id)
     with pytest.raises(NotFound):
-        await strict.check_task(BOB, "t_none")
+        await strict.check_task(BOB, "manage", "t_none")
+
+
+async def test_an_agent_uses_only_its_own_work(memory: SqliteStore) -> None:
+    own = await put(memory, creator="ann", session_key="chat:1", root_id="t_first")
+    agent, rights = agent_of(own), Authorization(memory)
+    child, sibling = await put(memory, root_id="t_first", parent_id=own.id), await put(memory, session_key="chat:1")
+    for task in (own, child, sibling):
+        await rights.check_task(agent, "read", task.id)
+    await rights.check_session(agent, "read", "chat:1")
+    with pytest.raises(Forbidden, match="only its own work"):
+        await rights.check_task(agent, "read", (await put(memory, creator="ann", session_key="chat:2")).id)
+    for key in ("chat:2", "chat:none"):
+        with pytest.raises(Forbidden, match="only its own work"):
+            await rights.check_session(agent, "read", key)
+    with pytest.raises(Forbidden, match="may not change, stop"):
+        await rights.check_task(agent, "manage", own.id)
+
+
+async def test_a_task_that_comes_from_a_run_belongs_to_the_automation(memory: SqliteStore, clock: FakeClock) -> None:
+    shared = Authorization(memory, manage_tasks="scope_all")
+    automation = Automation(
+        id="am_1", prompt="x", agent="demo", schedule={}, creator="ann", session_key="chat:run", scope_id="ann",
+        created_at=0, updated_at=0,
+    )  # fmt: skip
+    await memory.apply(Changes(records=(automation,)))
+    run = await put(memory, cause="automation", cause_id="am_1", creator="ann", session_key="chat:run")
+    child = await put(memory, cause="handoff", root_id=run.id, parent_id=run.id, creator="ann")
+    session = Session(key="chat:run", agent="demo", gate_key="chat:run", creator="ann")
+    await memory.open_session(session, ())
+    for task in (run, child):
+        await shared.check_task(ANN, "manage", task.id)
+        with pytest.raises(Forbidden, match="`manage_mode`"):
+            await shared.check_task(BOB, "manage", task.id)
+    for key in ("chat:run", "auto:am_1", f"auto:am_1|message:{run.id}"):
+        await shared.check_session(ANN, "manage", key)
+        await shared.check_session(BOB, "read", key)
+        with pytest.raises(Forbidden, match="only ann and owners"):
+            await shared.check_session(BOB, "manage", key)
 
 
 async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memory: SqliteStore) -> None:
@@ -67,6 +122,27 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
     with pytest.raises(Forbidden, match="may not submit work"):
         await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
+
+
+async def test_an_idempotency_key_shows_an_agent_no_other_task(memory: SqliteStore, clock: FakeClock) -> None:
+    rights = Authorization(memory, make_terms(submits=True))
+    tasks = Tasks(memory, clock, KnownAgents("demo"), lambda route: route, authorization=rights)  # type: ignore[arg-type]
+    agent = agent_of(await put(memory, creator="ann"))
+    await tasks.submit("x", actor="ann", idempotency_key="k")
+    with pytest.raises(Forbidden, match="only its own work"):
+        await tasks.submit("x", actor=agent, idempotency_key="k")
+    child = await tasks.submit("x", actor=agent, idempotency_key="own")
+    assert (await tasks.submit("x", actor=agent, idempotency_key="own")).id == child.id
+
+
+async def test_a_message_belongs_to_the_creator_of_the_session(memory: SqliteStore) -> None:
+    await memory.open_session(Session(key="chat:1", agent="demo", gate_key="chat:1", creator="ann"), ())
+    task = await put(memory, creator="owner", session_key="chat:1", cause="message")
+    rights = Authorization(memory)
+    await rights.check_task(ANN, "manage", task.id)
+    for check in (rights.check_task(BOB, "manage", task.id), rights.check_session(BOB, "manage", "chat:1")):
+        with pytest.raises(Forbidden, match="only ann and owners"):
+            await check
 
 
 async def test_an_agent_cannot_answer_questions_or_read_rules(memory: SqliteStore, clock: FakeClock) -> None:

@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 
+from midwatch.api import guard, routes, web
 from midwatch.api.admission import Admission, Call
 from midwatch.api.identity import MINUTE, MOST_OF_A_PEER, MOST_OF_ALL, Failures
+from midwatch.api.permissions import Permissions, needs
 from midwatch.base.errors import (
     BadConfig,
     Conflict,
@@ -413,7 +416,22 @@ def test_requests_of_our_own_pages_are_recognised(headers: dict[str, str], own: 
     ],
 )
 def test_some_paths_need_no_token(method: str, path: str, is_open: bool) -> None:
-    assert call(make_admission(), method=method, path=path).open is is_open
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.router.routes.extend(routes.list_routes())
+    web.mount(app)
+    request = call(make_admission(), method=method, path=path)
+    assert guard.is_open(request, Permissions(app.routes).find(method, path)) is is_open
+
+
+def test_a_route_without_an_action_is_refused_at_the_start() -> None:
+    async def forgotten() -> None: ...
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_api_route("/api/v1/forgotten", forgotten)
+    with pytest.raises(TypeError, match="/api/v1/forgotten has no action"):
+        Permissions(app.routes)
+    needs("manage")(forgotten)
+    assert Permissions(app.routes).find("GET", "/api/v1/forgotten") == "manage"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from midwatch.desk.config import Settings
 from midwatch.domain.identity import Actor, check_actor
 
 SAFE_METHODS = frozenset({"GET", "HEAD"})
-OPEN_PATHS = frozenset({"/api/v1/health", "/api/v1/ready", "/api/v1/sign-in"})
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/@?#\\]+)(:[0-9]{1,5})?", re.ASCII)
 COOKIE = "midwatch"
 AGENTAPI = re.compile(r"/sessions/.*/agentapi(/|$)", re.DOTALL)
@@ -53,11 +52,6 @@ class Call(NamedTuple):
     def is_for_agentapi(self) -> bool:
         """Return whether the request is for the agentapi routes of a session. These routes check bodies themselves."""
         return AGENTAPI.match(self.path) is not None
-
-    @property
-    def open(self) -> bool:
-        """Return whether the request needs no token: health, readiness, sign-in, and the files of the console."""
-        return self.path in OPEN_PATHS if self.is_for_api else self.safe
 
     @property
     def from_own_page(self) -> bool:

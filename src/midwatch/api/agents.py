@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.base.errors import NotFound, UnknownAgent
 from midwatch.wire.agents import AgentPage
@@ -17,6 +18,7 @@ router = APIRouter(prefix=PREFIX, tags=["agents"])
 
 
 @router.get("/agents", responses={200: {"model": AgentPage}})
+@needs("know")
 async def list_agents(desk: DeskDep) -> Json:
     """List the agents of this server and of other live processes."""
     agents = await desk.registry.describe(desk.handoffs.can_receive)
@@ -24,6 +26,7 @@ async def list_agents(desk: DeskDep) -> Json:
 
 
 @router.post("/agents/{name}/test", status_code=201, responses={201: {"model": TaskInfo}})
+@needs("operate")
 async def test(desk: DeskDep, actor: Caller, name: str, idempotency_key: IdempotencyKey = None) -> Json:
     """Submit a short task to an agent, to check that the agent works."""
     try:

@@ -16,6 +16,7 @@ from midwatch.api.agentapi.console import NO_TELEMETRY
 from midwatch.api.dependencies import PREFIX
 from midwatch.api.guard import HEADERS as GUARD_HEADERS
 from midwatch.api.guard import Guard
+from midwatch.api.permissions import Permissions, needs
 from midwatch.api.reply import HANDLERS, Problem, describe_problem, make_problem
 from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
@@ -42,11 +43,16 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     connections = desk.settings.max_connections
     app.state.streams = Streams(connections, max(10, connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
+    for route in app.routes:
+        needs("know")(getattr(route, "endpoint"))  # noqa: B009 - the only route so far describes the interface
     app.router.routes.extend(routes.list_routes())
     mount_agentapi(app, desk, handle_unexpected)
     web.mount(app)
+    app.state.permissions = Permissions(app.routes)
+    app.add_middleware(
+        Guard, tokens=desk.tokens, admission=Admission(desk.settings, hosts), permissions=app.state.permissions
+    )
     app.add_middleware(sessions.Keys)
-    app.add_middleware(Guard, tokens=desk.tokens, admission=Admission(desk.settings, hosts))
     return app
 
 

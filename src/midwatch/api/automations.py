@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api import bodies
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, ImportPage, PreviewInfo, RunPage
 from midwatch.wire.tasks import TaskInfo
@@ -18,14 +19,16 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})
-async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
+@needs("oversee")
+async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
     """List automations, newest first. Without `status`, list all that are not deleted."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
-    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
+    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit, actor=actor)
     return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
+@needs("submit")
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
     """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
@@ -33,13 +36,15 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
-async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
+@needs("oversee")
+async def export(desk: DeskDep, actor: Caller, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return automations in the format of an import. Without ids, return all that are not deleted."""
-    exported = await desk.automation_transfer.export(query.id)
+    exported = await desk.automation_transfer.export(query.id, actor=actor)
     return Json({"automations": [await desk.automations.describe(automation) for automation in exported]})
 
 
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
+@needs("operate")
 async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Import automations: create those that do not exist, change those that differ. An error changes nothing."""
     results = await desk.automation_transfer.import_all([item.model_dump() for item in body.automations], actor=actor)
@@ -47,12 +52,14 @@ async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBo
 
 
 @router.get("/automations/{automation_id}", responses=ONE)
-async def show(desk: DeskDep, automation_id: str) -> Json:
+@needs("read")
+async def show(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Return one automation."""
-    return Json(await desk.automations.describe(await desk.automations.get(automation_id)))
+    return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor)))
 
 
 @router.patch("/automations/{automation_id}", responses=ONE)
+@needs("manage")
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
     """Change some fields of an automation. With `revision`, the change fails if the automation has another revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
@@ -61,43 +68,52 @@ async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.A
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)
+@needs("manage")
 async def pause(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Pause an automation. A running task continues."""
     return Json(await desk.automations.describe(await desk.automations.pause(automation_id, actor=actor)))
 
 
 @router.post("/automations/{automation_id}/resume", responses=ONE)
+@needs("manage")
 async def resume(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Resume a paused or deleted automation."""
     return Json(await desk.automations.describe(await desk.automations.resume(automation_id, actor=actor)))
 
 
 @router.post("/automations/{automation_id}/run", status_code=201, responses={201: {"model": TaskInfo}})
+@needs("manage")
 async def run(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Run an automation now, in addition to its schedule."""
     return reply_created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
 
 
 @router.get("/automations/{automation_id}/history", responses={200: {"model": RunPage}})
-async def history(desk: DeskDep, automation_id: str, query: Annotated[bodies.HistoryQuery, Query()]) -> Json:
+@needs("read")
+async def history(
+    desk: DeskDep, actor: Caller, automation_id: str, query: Annotated[bodies.HistoryQuery, Query()]
+) -> Json:
     """List the runs of an automation, newest first."""
-    runs = await desk.automations.history(automation_id, query.limit)
+    runs = await desk.automations.history(automation_id, query.limit, actor=actor)
     return Json({"runs": [task.run_snapshot() for task in runs]})
 
 
 @router.delete("/automations/{automation_id}", responses=ONE)
+@needs("manage")
 async def delete(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Delete an automation. It can be restored for 30 days."""
     return Json(await desk.automations.describe(await desk.automations.delete(automation_id, actor=actor)))
 
 
 @router.get("/schedules/preview", responses={200: {"model": PreviewInfo}})
+@needs("know")
 async def preview(desk: DeskDep, query: Annotated[bodies.PreviewQuery, Query()]) -> Json:
     """Return the times of the next runs of a schedule, without creating an automation. An interval starts now."""
     return Json(desk.automations.preview(**query.model_dump()))
 
 
 @router.get("/schedules/day", responses={200: {"model": DayPage}})
-async def day(desk: DeskDep, query: Annotated[bodies.DayQuery, Query()]) -> Json:
+@needs("oversee")
+async def day(desk: DeskDep, actor: Caller, query: Annotated[bodies.DayQuery, Query()]) -> Json:
     """Return the runs of automations that are due in the next 24 hours, and the newest past runs."""
-    return Json({"days": await desk.automations.day(query.id, query.status, query.limit)})
+    return Json({"days": await desk.automations.day(query.id, query.status, query.limit, actor=actor)})

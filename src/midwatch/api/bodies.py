@@ -26,7 +26,7 @@ from midwatch.domain.event import KINDS, kinds_of
 from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import MAX_RETRIES
 from midwatch.domain.handoff import Status as HandoffStatus
-from midwatch.domain.identity import Role
+from midwatch.domain.identity import TokenRole
 from midwatch.domain.requests import PRIORITY, Submission
 from midwatch.domain.steering import SendMode
 from midwatch.domain.task import Status
@@ -165,7 +165,7 @@ class TokenBody(Strict):
     """A token to create. The default for `actor` is the name of the token."""
 
     name: str = Field(max_length=63, examples=["ci"])
-    role: Role = Field(examples=["operator"])
+    role: TokenRole = Field(examples=["operator"])
     actor: str | None = Field(None, max_length=100)
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import DeliveryQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.deliveries import DeliveryInfo, DeliveryPage
 
@@ -15,19 +16,24 @@ router = APIRouter(prefix=PREFIX, tags=["deliveries"])
 
 
 @router.get("/deliveries", responses={200: {"model": DeliveryPage}})
-async def list_deliveries(desk: DeskDep, query: Annotated[DeliveryQuery, Query()]) -> Json:
+@needs("oversee")
+async def list_deliveries(desk: DeskDep, actor: Caller, query: Annotated[DeliveryQuery, Query()]) -> Json:
     """List deliveries, newest first."""
-    deliveries = await desk.notifications.list(task_id=query.task_id, status=query.status, limit=query.limit)
+    deliveries = await desk.notifications.list(
+        task_id=query.task_id, status=query.status, limit=query.limit, actor=actor
+    )
     return Json({"deliveries": [delivery.snapshot() for delivery in deliveries]})
 
 
 @router.get("/deliveries/{delivery_id}", responses={200: {"model": DeliveryInfo}})
-async def show(desk: DeskDep, delivery_id: str) -> Json:
+@needs("oversee")
+async def show(desk: DeskDep, actor: Caller, delivery_id: str) -> Json:
     """Return one delivery."""
-    return Json((await desk.notifications.get(delivery_id)).snapshot())
+    return Json((await desk.notifications.get(delivery_id, actor=actor)).snapshot())
 
 
 @router.post("/deliveries/{delivery_id}/retry", responses={200: {"model": DeliveryInfo}})
+@needs("operate")
 async def retry(desk: DeskDep, actor: Caller, delivery_id: str) -> Json:
     """Try a failed delivery again."""
     return Json((await desk.notifications.retry(delivery_id, actor=actor)).snapshot())

@@ -10,11 +10,13 @@ from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, StillAllowed
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Shape, Streams
 from midwatch.base.errors import InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.event import EventFilter
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.watch_state import State
 from midwatch.wire.events import EventPage
 
@@ -27,6 +29,7 @@ LastEventId = Annotated[str | None, Header(description="The seq of the last even
     "/events",
     responses={200: {"model": EventPage, "content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
+@needs("read")
 async def events(
     desk: DeskDep,
     request: Request,
@@ -42,23 +45,25 @@ async def events(
         agent_id=query.agent, actor=query.actor,
     )  # fmt: skip
     if "application/json" in accept:
-        return Json(await desk.events.page(which, query.after or 0, query.before, query.limit))
+        return Json(await desk.events.page(which, query.after or 0, query.before, query.limit, actor=actor))
     streams: Streams = request.app.state.streams
     after = resume_point(last_event_id, query.after)
     scoped = which.task_id is not None or which.session_key is not None
     if query.state:
-        batches = await watch(desk, which, after)
+        batches = await watch(desk, which, after, actor)
     else:
+        await desk.events.check_reader(which, actor)
         batches = desk.bus.batches(after or 0, which, live=query.live)
     encode = partial(streams.frame, shape=Shape(query.state, scoped))
     return EventStream(batches, streams, encode, actor, still_allowed)
 
 
-async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
+async def watch(desk: Desk, which: EventFilter, after: int | None, actor: AnyActor = None) -> Batches:
     """Return a stream: the state of what `which` selects, then all later events.
 
     With `after`, the events after this seq come before the state. Raise NotFound for an unknown task or session.
     """
+    await desk.events.check_reader(which, actor)
     first = [await desk.events.state(which)]  # before the stream starts, so that the client gets an error reply
 
     async def look() -> State:

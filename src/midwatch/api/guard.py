@@ -1,4 +1,7 @@
-"""The guard, which runs before all routes: recognise the actor, check the role, limit the size of the body."""
+"""The guard, which runs before all routes: recognise the actor, check the role, limit the size of the body.
+
+The role is checked before the body is read. The services check everything again, with the owner of the object.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from midwatch.api.admission import Admission, Call
 from midwatch.api.bodies import check_structure
 from midwatch.api.dependencies import ACTOR, CALL
+from midwatch.api.permissions import Permissions
 from midwatch.api.refusal import LogLimiter
 from midwatch.api.reply import make_problem
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.base.trace import incoming, validate_trace
 from midwatch.domain.identity import Actor
+from midwatch.services.authorization import Action, authorize
 from midwatch.services.tokens import Tokens
 
 MAX_BODY = 2 * 1024 * 1024
@@ -26,10 +31,6 @@ LONG_BODIES = re.compile(r"/api/v1/(tasks|handoffs|(sessions|automations|goals)(
 """Paths of requests with a text of a person or an agent. The bodies of all other requests are short."""
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
-SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
-"""Paths of requests that every role may send, because they affect only the actor itself."""
-AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
-"""Paths of changing requests that the agent of a running task may send. The services check whose task it is."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -49,8 +50,9 @@ log = logging.getLogger("midwatch.guard")
 class Guard:
     """Middleware that adds the actor to a request and passes the request on, or refuses the request."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission, permissions: Permissions) -> None:
         self._app = app
+        self._permissions = permissions
         self._tokens = tokens
         self._admission = admission
         self._log = LogLimiter()
@@ -69,9 +71,11 @@ class Guard:
             if call.method == "OPTIONS" and self._admission.is_listed(call.origin):
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, reply)
                 return
-            actor = None if call.open else await self._identify(call)
+            action = self._permissions.find(call.method, call.path)
+            actor = None if is_open(call, action) else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
-            self._allow(call, actor)
+            if actor is not None:
+                _check_actor(call, actor, action)
             body = await _read_whole_body(call, Request(scope, receive), actor)
             _check_media(call, body)
         except MidwatchError as error:
@@ -112,16 +116,6 @@ class Guard:
             "the link of `midwatch open`."
         )
 
-    def _allow(self, call: Call, actor: Actor | None) -> None:
-        if call.safe or actor is None:
-            return
-        if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
-            return  # the service checks that the agent may do this: to its own task, or to submit work
-        if actor.role == "viewer" and call.path not in SELF_SERVICE:
-            raise Forbidden(f"{actor.name} has the role viewer and may only read; ask the owner for the role operator.")
-        if actor.way == "cookie" and not call.from_own_page:
-            raise Forbidden("a cookie is valid only for pages of this server; send a bearer token instead.")
-
     def _add_headers(self, send: Send, call: Call) -> Send:
         """Return a function like `send` that adds the security headers to the reply."""
 
@@ -138,6 +132,19 @@ class Guard:
             await send(message)
 
         return send_with_headers
+
+
+def is_open(call: Call, action: Action | None) -> bool:
+    """Return whether a request needs no token: its route is open, or there is neither a route nor a part of the API."""
+    return action == "open" or (action is None and call.safe and not call.is_for_api)
+
+
+def _check_actor(call: Call, actor: Actor, action: Action | None) -> None:
+    """Raise Forbidden if the role of the actor never allows the action, or if another site may have sent the cookie."""
+    if action is not None:
+        authorize(actor, action)
+    if actor.way == "cookie" and not call.safe and not call.from_own_page:
+        raise Forbidden("a cookie is valid only for pages of this server; send a bearer token instead.")
 
 
 class _TooLarge(Exception):
@@ -179,7 +186,7 @@ def _check_media(call: Call, body: bytes) -> None:
     """Raise UnsupportedMediaType if a body is not declared as JSON, InvalidInput if it has too many values.
 
     This protects against forms on pages of other sites: a form cannot send JSON. The routes of agentapi also accept
-    forms and bodies without a type; there only the check of cookies in `_allow` protects.
+    forms and bodies without a type; there only the check of cookies in `_check_actor` protects.
     """
     if call.is_for_agentapi:
         return

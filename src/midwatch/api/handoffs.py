@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.domain.handoff import HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext
@@ -22,6 +23,7 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
+@needs("submit")
 async def create(
     desk: DeskDep, request: Request, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
@@ -40,15 +42,18 @@ async def create(
 
 
 @router.get("/handoffs", responses={200: {"model": HandoffPage}})
-async def list_handoffs(desk: DeskDep, query: Annotated[HandoffQuery, Query()]) -> Json:
+@needs("read")
+async def list_handoffs(desk: DeskDep, actor: Caller, query: Annotated[HandoffQuery, Query()]) -> Json:
     """List handoffs, newest first, without their messages. `next` is the `before` of the following page, or null."""
     which = HandoffFilter(
         statuses=tuple(query.status), agent=query.agent, root_id=query.root, before=query.before, limit=query.limit
     )
-    return list_page("handoffs", [handoff.brief() for handoff in await desk.handoffs.list(which)], query.limit)
+    handoffs = await desk.handoff_requests.list(which, actor=actor)
+    return list_page("handoffs", [handoff.brief() for handoff in handoffs], query.limit)
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
+@needs("read")
 async def show(
     desk: DeskDep, request: Request, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]
 ) -> Json:
@@ -58,12 +63,14 @@ async def show(
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)
+@needs("signal")
 async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
     """Cancel a handoff. The task of the handoff is stopped, even if another process runs it."""
     return Json((await desk.handoff_requests.cancel(handoff_id, actor=actor)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/retry", status_code=201, responses=CREATED)
+@needs("manage")
 async def retry(desk: DeskDep, actor: Caller, handoff_id: str, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand the same work to the same agent again, as a new handoff."""
     handoff = await desk.handoff_requests.retry(handoff_id, actor=actor, idempotency_key=idempotency_key)

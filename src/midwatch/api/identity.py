@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, FromWhere
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, make_problem
 from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
-from midwatch.services.tokens import check_owner
 from midwatch.wire.identity import Link, Me, NewToken, SignIn, SignOut, TokenInfo, TokenPage
 
 MINUTE = 60.0
@@ -49,6 +49,7 @@ class Failures:
 
 
 @router.get("/me", responses={200: {"model": Me}})
+@needs("know")
 async def me(desk: DeskDep, actor: Caller) -> Json:
     """Return the current actor, and facts about the server."""
     home = desk.system.home_for(actor)
@@ -56,6 +57,7 @@ async def me(desk: DeskDep, actor: Caller) -> Json:
 
 
 @router.post("/sign-in", responses={200: {"model": SignIn}})
+@needs("open")
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
     """Sign a browser in with the code of a link or with a token; the reply sets a cookie. Needs no token."""
     if (body.code is None) == (body.token is None):
@@ -80,6 +82,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
 
 
 @router.post("/sign-out", responses={200: {"model": SignOut}})
+@needs("sign_in")
 async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """Sign a browser out: revoke its token and remove its cookie."""
     await desk.tokens.sign_out(actor)
@@ -89,6 +92,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 
 @router.post("/links", status_code=201, responses={201: {"model": Link}})
+@needs("sign_in")
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """Create a link that signs a browser in with the same actor and role. The link works once, within ten minutes."""
     link, code = await desk.tokens.link(actor)
@@ -96,17 +100,14 @@ async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 
 @router.get("/tokens", responses={200: {"model": TokenPage}})
+@needs("administer")
 async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
     """List the tokens of programs and browsers, newest first."""
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list(by=actor)]})
 
 
-async def require_owner(actor: Caller) -> None:
-    """Raise Forbidden unless the actor is an owner. This dependency runs before the body is checked."""
-    check_owner(actor)
-
-
-@router.post("/tokens", status_code=201, responses={201: {"model": NewToken}}, dependencies=[Depends(require_owner)])
+@router.post("/tokens", status_code=201, responses={201: {"model": NewToken}})
+@needs("administer")
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
     """Create a token for a program. Only this reply contains the secret of the token."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
@@ -114,6 +115,7 @@ async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
 
 
 @router.delete("/tokens/{key}", responses={200: {"model": TokenInfo}})
+@needs("administer")
 async def revoke_token(desk: DeskDep, actor: Caller, key: str) -> Json:
     """Revoke a token by its id or name."""
     return Json((await desk.tokens.revoke(key, by=actor)).snapshot())

@@ -15,6 +15,7 @@ from midwatch.base.clock import SECOND
 from midwatch.base.version import __version__
 from midwatch.desk.desk import Desk
 from midwatch.domain.channel import Status
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.task import TaskFilter
 
 __all__ = ["MEDIA_TYPE", "render"]
@@ -47,8 +48,9 @@ class _Collected(Collector):
         return self._metrics
 
 
-async def render(desk: Desk, streams: int) -> bytes:
+async def render(desk: Desk, streams: int, actor: AnyActor) -> bytes:
     """Return all metrics in the text format of Prometheus."""
+    desk.system.check_overseer(actor)
     registry = CollectorRegistry()
     registry.register(_Collected(await _measure(desk, streams)))
     ProcessCollector(registry=registry)

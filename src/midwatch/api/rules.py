@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import RuleQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.approvals import RuleInfo, RulePage
 
@@ -15,6 +16,7 @@ router = APIRouter(prefix=PREFIX, tags=["rules"])
 
 
 @router.get("/rules", responses={200: {"model": RulePage}})
+@needs("oversee")
 async def list_rules(desk: DeskDep, actor: Caller, query: Annotated[RuleQuery, Query()]) -> Json:
     """List rules, newest first. With `all`, list revoked rules, too. Agents of running tasks may not do this."""
     rules = await desk.rules.list(revoked=query.all, limit=query.limit, actor=actor)
@@ -22,6 +24,7 @@ async def list_rules(desk: DeskDep, actor: Caller, query: Annotated[RuleQuery, Q
 
 
 @router.delete("/rules/{rule_id}", responses={200: {"model": RuleInfo}})
+@needs("operate")
 async def revoke(desk: DeskDep, actor: Caller, rule_id: str) -> Json:
     """Revoke a rule. Answers that the rule gave before stay valid."""
     return Json((await desk.rules.revoke(rule_id, actor=actor)).snapshot())

@@ -14,6 +14,7 @@ from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, Sessio
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey, StillAllowed
 from midwatch.api.events import LastEventId, resume_point, watch
 from midwatch.api.markdown import to_html
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page
 from midwatch.api.sse import EventStream, Shape
 from midwatch.domain.event import EventFilter
@@ -50,9 +51,10 @@ Key = Annotated[str, Depends(key_of)]
 
 
 @router.get("/sessions", responses={200: {"model": SessionPage}})
-async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) -> Json:
+@needs("oversee")
+async def list_sessions(desk: DeskDep, actor: Caller, query: Annotated[SessionQuery, Query()]) -> Json:
     """List sessions, the most recently used first. `next` is the `before` of the following page, or null."""
-    views = await desk.sessions.list(query.limit, query.before)
+    views = await desk.sessions.list(query.limit, query.before, actor=actor)
     return list_page("sessions", [view.snapshot() for view in views], query.limit, "key")
 
 
@@ -61,6 +63,7 @@ async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) 
     status_code=201,
     responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "The session was open before."}},
 )
+@needs("operate")
 async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Open a conversation with an agent, and send the first message.
 
@@ -71,9 +74,10 @@ async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_ke
 
 
 @router.get("/sessions/{key:path}/messages", responses={200: {"model": MessagePage}})
-async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query()]) -> Json:
+@needs("read")
+async def messages(desk: DeskDep, actor: Caller, key: Key, query: Annotated[MessageQuery, Query()]) -> Json:
     """Return the messages of a conversation, in order."""
-    page = await desk.sessions.messages(key, query.after, query.limit)
+    page = await desk.sessions.messages(key, query.after, query.limit, actor=actor)
     if not page:
         await desk.sessions.get(key)  # raises NotFound for an unknown session; a session without messages is no error
     shown, size = [], 0
@@ -89,6 +93,7 @@ async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query
 
 
 @router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": SentInfo}})
+@needs("manage")
 async def send(
     desk: DeskDep, actor: Caller, key: Key, body: MessageBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
@@ -104,6 +109,7 @@ async def send(
 
 
 @router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interruption}})
+@needs("manage")
 async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody | None = None) -> Json:
     """End the running turn of a session. Waiting messages still run.
 
@@ -112,17 +118,19 @@ async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody 
     """
     body = body or InterruptBody()
     task_id = await desk.sessions.interrupt(key, body.mode, hint=body.hint, actor=actor)
-    resume = (await desk.tasks.get(task_id)).resume_command if task_id and body.mode == "abort" else None
+    resume = (await desk.tasks.get(task_id, actor=actor)).resume_command if task_id and body.mode == "abort" else None
     return Json({"interrupted": task_id, "mode": body.mode, "resume": resume})
 
 
 @router.post("/sessions/{key:path}/restart", responses={200: {"model": SessionInfo}})
+@needs("manage")
 async def restart(desk: DeskDep, actor: Caller, key: Key) -> Json:
     """Restart a session: stop its running task and end its agent's process. The next message starts a new process."""
     return Json((await desk.sessions.restart(key, actor=actor)).snapshot())
 
 
 @router.post("/sessions/{key:path}/close", responses={200: {"model": SessionInfo}})
+@needs("manage")
 async def close(desk: DeskDep, actor: Caller, key: Key) -> Json:
     """Close a session: cancel its open tasks and accept no more messages."""
     return Json((await desk.sessions.close(key, actor=actor)).snapshot())
@@ -131,6 +139,7 @@ async def close(desk: DeskDep, actor: Caller, key: Key) -> Json:
 @router.get(
     "/sessions/{key:path}/live", responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 )
+@needs("read")
 async def live(
     desk: DeskDep,
     request: Request,
@@ -141,15 +150,16 @@ async def live(
 ) -> Response:
     """Stream a conversation: its state, then its events, including the texts of unfinished messages."""
     which = EventFilter(session_key=key)
-    batches = await watch(desk, which, resume_point(last_event_id, None))
+    batches = await watch(desk, which, resume_point(last_event_id, None), actor)
     streams = request.app.state.streams
     encode = partial(streams.frame, shape=Shape(brief=True, scoped=True))
     return EventStream(batches, streams, encode, actor, still_allowed)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})
-async def show(desk: DeskDep, key: Key) -> Json:
+@needs("read")
+async def show(desk: DeskDep, actor: Caller, key: Key) -> Json:
     """Return one session, and whether its agent accepts messages while it works."""
-    view = await desk.sessions.get(key)
+    view = await desk.sessions.get(key, actor=actor)
     steerable = (await desk.registry.terms_of(view.session.agent)).steerable
     return Json({**view.snapshot(), "steerable": steerable})

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from midwatch.api.bodies import DirectoryQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.base.version import __version__
 from midwatch.wire.alerts import AlertPage, RoutinePage
@@ -20,12 +21,14 @@ router = APIRouter(prefix=PREFIX, tags=["system"])
 
 
 @router.get("/health", responses={200: {"model": Health}})
+@needs("open")
 async def health() -> Json:
     """Report that the server answers. Needs no token."""
     return Json({"status": "ok", "version": __version__})
 
 
 @router.get("/ready", responses={200: {"model": Ready}})
+@needs("open")
 async def ready(desk: DeskDep) -> Json:
     """Report whether the database answers and can write. If not, the status is 503. Needs no token.
 
@@ -36,14 +39,16 @@ async def ready(desk: DeskDep) -> Json:
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
-async def metrics(desk: DeskDep, request: Request) -> Response:
+@needs("oversee")
+async def metrics(desk: DeskDep, actor: Caller, request: Request) -> Response:
     """Return metrics for Prometheus."""
     from midwatch.api.metrics import MEDIA_TYPE, render  # a slow import that is rarely needed
 
-    return Response(await render(desk, len(request.app.state.streams)), media_type=MEDIA_TYPE)
+    return Response(await render(desk, len(request.app.state.streams), actor), media_type=MEDIA_TYPE)
 
 
 @router.get("/settings", responses={200: {"model": SettingsInfo}})
+@needs("oversee")
 async def settings(desk: DeskDep, actor: Caller) -> Json:
     """Return the settings without secrets. Only an owner gets the path of the home."""
     settings = desk.settings
@@ -60,24 +65,28 @@ async def settings(desk: DeskDep, actor: Caller) -> Json:
 
 
 @router.get("/directories", responses={200: {"model": Directories}})
+@needs("operate")
 async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQuery, Query()]) -> Json:
     """Return the subdirectories of a directory on the server's machine, to choose a working directory for an agent."""
     return Json(await desk.system.list_directories(query.path, query.hidden, actor=actor))
 
 
 @router.post("/watchdog", responses={200: {"model": AlertPage}})
-async def watchdog(desk: DeskDep) -> Json:
+@needs("operate")
+async def watchdog(desk: DeskDep, actor: Caller) -> Json:
     """Check for overdue, stuck and silent work now, and send notices.
 
     `told` lists the alerts for which notices are sent now, `known` the alerts that were reported before.
     """
-    alerts = await desk.alerts.find()
-    new = await desk.alerts.send()
+    alerts = await desk.alerts.find(actor=actor)
+    new = await desk.alerts.send(actor=actor)
     known = [alert.snapshot() for alert in alerts if alert.id not in {sent.id for sent in new}]
     return Json({"told": [alert.snapshot() for alert in new], "known": known})
 
 
 @router.get("/routines", responses={200: {"model": RoutinePage}})
-async def routines(desk: DeskDep) -> Json:
+@needs("oversee")
+async def routines(desk: DeskDep, actor: Caller) -> Json:
     """Return the routines of this process, which run at intervals, and the results of their last runs."""
+    desk.system.check_overseer(actor)
     return Json({"routines": [routine.snapshot() for routine in desk.routines.list()]})

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
 from midwatch.api.markdown import to_html
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
@@ -22,6 +23,7 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
+@needs("submit")
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Submit a task. The task is durable when the reply arrives."""
     fields = body.model_dump(exclude_defaults=True)  # so that equal requests have equal records
@@ -35,22 +37,25 @@ async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key
 
 
 @router.get("/tasks", responses={200: {"model": TaskPage}})
-async def list_tasks(desk: DeskDep, query: Annotated[TaskQuery, Query()]) -> Json:
+@needs("read")
+async def list_tasks(desk: DeskDep, actor: Caller, query: Annotated[TaskQuery, Query()]) -> Json:
     """List tasks, newest first. `next` is the `before` of the following page, or null."""
     which = TaskFilter(statuses=tuple(query.status), **query.model_dump(exclude={"status"}))
-    return list_page("tasks", [task.brief() for task in await desk.tasks.list(which)], query.limit)
+    return list_page("tasks", [task.brief() for task in await desk.tasks.list(which, actor=actor)], query.limit)
 
 
 @router.get("/tasks/{task_id}", responses={200: {"model": TaskInfo}})
-async def show(desk: DeskDep, task_id: str) -> Json:
+@needs("read")
+async def show(desk: DeskDep, actor: Caller, task_id: str) -> Json:
     """Return one task."""
-    return Json((await desk.tasks.get(task_id)).snapshot())
+    return Json((await desk.tasks.get(task_id, actor=actor)).snapshot())
 
 
 @router.get("/tasks/{task_id}/page", responses={200: {"model": TaskView}})
-async def page(desk: DeskDep, task_id: str) -> Json:
+@needs("read")
+async def page(desk: DeskDep, actor: Caller, task_id: str) -> Json:
     """Return the data of the page about a task: prompt and result as HTML, related tasks, notices, questions."""
-    task = await desk.tasks.get(task_id)
+    task = await desk.tasks.get(task_id, actor=actor)  # the rest belongs to the same work
     last = (await desk.events.read_task_state(task_id)).last
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))
     deliveries = await desk.notifications.list(task_id=task_id)
@@ -70,18 +75,21 @@ async def page(desk: DeskDep, task_id: str) -> Json:
 
 
 @router.get("/tasks/{task_id}/result", responses={200: {"model": ResultInfo}})
-async def result(desk: DeskDep, task_id: str) -> Json:
+@needs("read")
+async def result(desk: DeskDep, actor: Caller, task_id: str) -> Json:
     """Return the whole result of a task that is done."""
-    return Json({"id": task_id, "result": await desk.tasks.result(task_id)})
+    return Json({"id": task_id, "result": await desk.tasks.result(task_id, actor=actor)})
 
 
 @router.post("/tasks/{task_id}/cancel", responses={200: {"model": TaskInfo}})
+@needs("manage")
 async def cancel(desk: DeskDep, actor: Caller, task_id: str) -> Json:
     """Cancel a task. A running task ends when its agent has stopped."""
     return Json((await desk.tasks.cancel(task_id, actor=actor)).snapshot())
 
 
 @router.post("/tasks/{task_id}/retry", status_code=201, responses={201: {"model": TaskInfo}})
+@needs("manage")
 async def retry(
     desk: DeskDep, actor: Caller, task_id: str, body: RetryBody | None = None, idempotency_key: IdempotencyKey = None
 ) -> Json:
@@ -92,6 +100,7 @@ async def retry(
 
 
 @router.get("/summary", responses={200: {"model": Counts}})
-async def summary(desk: DeskDep) -> Json:
+@needs("oversee")
+async def summary(desk: DeskDep, actor: Caller) -> Json:
     """Count the tasks by status."""
-    return Json((await desk.tasks.summary())._asdict())
+    return Json((await desk.tasks.summary(actor=actor))._asdict())

@@ -14,6 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from midwatch.api.permissions import needs
+
 FOLDER = Path(__file__).parent / "web"
 PAGES = (
     "/", "/inbox", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
@@ -61,9 +63,11 @@ def mount(app: FastAPI) -> None:
     """Serve the console: `index.html` at the address of every page, all other files under /web."""
     assets = load()
 
+    @needs("open")
     async def page(request: Request) -> Response:
         return reply(request, assets["index.html"])
 
+    @needs("open")
     async def file(request: Request) -> Response:
         asset = assets.get(request.path_params["name"])
         if asset is None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import DiffQuery, RemoveBody, WorktreeQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page
 from midwatch.domain.worktree import PRESENT, WorktreeFilter
 from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerge, WorktreePage
@@ -16,19 +17,23 @@ router = APIRouter(prefix=PREFIX, tags=["worktrees"])
 
 
 @router.get("/worktrees", responses={200: {"model": WorktreePage}})
-async def list_worktrees(desk: DeskDep, query: Annotated[WorktreeQuery, Query()]) -> Json:
+@needs("oversee")
+async def list_worktrees(desk: DeskDep, actor: Caller, query: Annotated[WorktreeQuery, Query()]) -> Json:
     """List worktrees, newest first. `next` is the `before` of the following page, or null."""
     which = WorktreeFilter(statuses=tuple(query.status) or PRESENT, before=query.before, limit=query.limit)
-    return list_page("worktrees", [tree.snapshot() for tree in await desk.worktrees.list(which)], query.limit)
+    trees = await desk.worktrees.list(which, actor=actor)
+    return list_page("worktrees", [tree.snapshot() for tree in trees], query.limit)
 
 
 @router.get("/worktrees/{worktree_id}", responses={200: {"model": WorktreeInfo}})
-async def show(desk: DeskDep, worktree_id: str) -> Json:
+@needs("read")
+async def show(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
     """Return one worktree. The number of its changes is current only while no task runs in it."""
-    return Json((await desk.worktrees.get(worktree_id)).snapshot())
+    return Json((await desk.worktrees.get(worktree_id, actor=actor)).snapshot())
 
 
 @router.get("/worktrees/{worktree_id}/diff", responses={200: {"model": WorktreeDiff}})
+@needs("oversee")
 async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[DiffQuery, Query()]) -> Json:
     """Return the diff of a worktree, with uncommitted changes and new files. Agents of running tasks get no diff."""
     changes = await desk.worktrees.diff(worktree_id, query.limit, actor=actor)
@@ -36,6 +41,7 @@ async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[
 
 
 @router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerge}})
+@needs("manage")
 async def merge(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
     """Commit the uncommitted changes of a worktree, and merge its branch into the branch that it started from."""
     tree, merged = await desk.worktrees.merge(worktree_id, actor=actor)
@@ -43,6 +49,7 @@ async def merge(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
 
 
 @router.post("/worktrees/{worktree_id}/remove", responses={200: {"model": WorktreeInfo}})
+@needs("manage")
 async def remove(desk: DeskDep, actor: Caller, worktree_id: str, body: RemoveBody) -> Json:
     """Remove the directory and the branch of a worktree. If work would be lost, `force` is required."""
     return Json((await desk.worktrees.remove(worktree_id, force=body.force, actor=actor)).snapshot())

@@ -30,7 +30,7 @@ from midwatch.domain.automation import ManageMode
 from midwatch.domain.budget import Budget
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
-from midwatch.domain.identity import Role
+from midwatch.domain.identity import TokenRole
 from midwatch.domain.rule import ASK, Policy
 from midwatch.wire.fields import Seconds, Size
 
@@ -312,7 +312,7 @@ class Settings(BaseSettings):
     proxy_addresses: Annotated[list[str], AfterValidator(_check_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
-    proxy_role: Role = Field("operator", description="Role of the actors that a proxy names.")
+    proxy_role: TokenRole = Field("operator", description="Role of the actors that a proxy names.")
     slots: int = Field(64, ge=1, le=10_000, description="Maximum number of tasks at once, per process.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
     notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
@@ -330,7 +330,8 @@ class Settings(BaseSettings):
     max_live: int = Field(50, ge=0, description="Maximum number of agents' processes that stay open for a message.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="Time until an unanswered question expires.")
     manage_tasks: ManageMode = Field(
-        "scope_all", description="Who may cancel and retry a task: only its creator, or with scope_all every operator."
+        "creator_only",
+        description="Who may manage tasks and sessions: only their creator, or with scope_all every operator.",
     )
     owner_access: Literal["file", "socket"] = Field(
         "file", description="How commands get the owner's token: from a file, or from a socket that refuses agents."

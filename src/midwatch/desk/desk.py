@@ -13,7 +13,6 @@ from midwatch.live.subscriptions import Subscriptions
 from midwatch.loops.routines import Routines
 from midwatch.programs.git import GitProgram
 from midwatch.services.alerts import Alerts
-from midwatch.services.authorization import Authorization
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
 from midwatch.services.events import Events
@@ -36,7 +35,6 @@ class Desk(Foundation):
         settings, home, store, clock = self.settings, self.home, self.store, self.clock
         check_route, terms_of = self.notifications.check_route, self.registry.terms_of
         self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates())
-        authorization = Authorization(store, terms_of, settings.manage_tasks)
         self.tasks = Tasks(
             store,
             clock,
@@ -47,12 +45,12 @@ class Desk(Foundation):
             waiter=self.waiter,
             default_route=settings.notify,
             endings=self.endings,
-            authorization=authorization,
+            authorization=self.authorization,
         )
-        self.events = Events(store)
+        self.events = Events(store, self.authorization)
         self.system = System(store, clock, self.tasks, self.approvals, home.path)
         self.worktrees = Worktrees(
-            store, clock, GitProgram(), authorization,
+            store, clock, GitProgram(), self.authorization,
             home=str(home.worktrees), host=socket.gethostname(), lock=home.lock,
         )  # fmt: skip
         self.automations = Automations(
@@ -61,7 +59,7 @@ class Desk(Foundation):
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None
-        self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env)
+        self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env, self.authorization)
         self.goals = Goals(store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults())
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)

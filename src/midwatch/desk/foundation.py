@@ -23,6 +23,7 @@ from midwatch.running.open_agents import OpenAgents
 from midwatch.running.running_tasks import RunningTasks
 from midwatch.services.agent_registry import AgentRegistry, Living
 from midwatch.services.approvals import Approvals
+from midwatch.services.authorization import Authorization
 from midwatch.services.notifications import Notifications
 from midwatch.services.rules import Policies, Rules
 from midwatch.services.tokens import Tokens
@@ -66,8 +67,10 @@ class Foundation:
         self.registry = AgentRegistry(
             self.store, self.id, self.agents, self.settings.default_agent, self.living, advise
         )
+        self.authorization = Authorization(self.store, self.registry.terms_of, self.settings.manage_tasks)
         self.notifications = Notifications(self.store, self.clock, self.channels)
-        self.approvals = Approvals(self.store, self.clock, self.living, Policies(self.store, self.settings.policy_of))
+        policies = Policies(self.store, self.settings.policy_of)
+        self.approvals = Approvals(self.store, self.clock, self.living, policies, self.authorization)
         self.rules = Rules(self.store, self.clock)
         in_file = self.settings.owner_access == "file"
         self.owner_secret = self.home.token() if in_file else secrets.token_urlsafe(32)

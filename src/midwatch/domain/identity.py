@@ -21,11 +21,13 @@ from midwatch.domain.event import SignedIn, TokenCreated, TokenRevoked, event
 from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.task import Task
 
-Role = Literal["viewer", "operator", "owner"]
+TokenRole = Literal["viewer", "operator", "owner"]
+Role = TokenRole | Literal["attempt"]
+"""The role of an actor. The agent of a running task has the role `attempt`; no token in the list has this role."""
 Kind = Literal["api", "browser", "link"]
 Way = Literal["owner", "bearer", "cookie", "proxy", "attempt"]
 
-ROLES: tuple[Role, ...] = get_args(Role)
+ROLES: tuple[TokenRole, ...] = get_args(TokenRole)
 LIVES_SECONDS: Mapping[Kind, float | None] = {"api": None, "browser": 30 * 86400.0, "link": 600.0}
 NOTED_SECONDS = 3600.0
 """The time of the last use of a token is written at most once in this many seconds."""
@@ -52,7 +54,7 @@ class Token(JsonRecord):
     kind: Annotated[Kind, Example("api")]
     name: Annotated[str, Example("ci")]
     actor: Annotated[str, Example("ci")]
-    role: Annotated[Role, Example("operator")]
+    role: Annotated[TokenRole, Example("operator")]
     hash: Hidden[str]
     created_at: int
     created_by: Annotated[str, Example("owner")]
@@ -76,7 +78,16 @@ class Actor(NamedTuple):
     token: Token | None = None
     """The token of the actor; None if the actor uses the owner's token file or was named by a proxy."""
     task: Task | None = None
-    """If the actor is an agent, its running task. An agent may read, and may send signals about this task."""
+    """If the actor is an agent, its running task."""
+    session: str | None = None
+    """If this is set, the actor may use only the session with this key."""
+
+    @property
+    def work(self) -> frozenset[str] | None:
+        """Return the ids of the only work that the actor may use, or None if the actor may use all work."""
+        if self.task is not None:
+            return list_work(self.task)
+        return None if self.session is None else frozenset({self.session})
 
 
 OWNER = Actor("owner", "owner")
@@ -94,6 +105,16 @@ def actor_name(actor: AnyActor) -> str | None:
 def agent_task(actor: AnyActor) -> Task | None:
     """Return the running task of the actor if the actor is an agent, or else None."""
     return actor.task if isinstance(actor, Actor) else None
+
+
+def list_work(task: Task) -> frozenset[str]:
+    """Return the ids of everything that a task belongs to.
+
+    Two tasks belong together if they have one of these ids in common: they have the same session, the same automation
+    or goal, the same first task, or one of them is a retry or a child of the other.
+    """
+    ids = (task.id, task.session_key, task.root_id, task.parent_id, task.retry_of, task.cause_id)
+    return frozenset(name for name in ids if name)
 
 
 class TokenStore(Protocol):
@@ -149,6 +170,7 @@ def check_actor(name: str) -> str:
 
 def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | None = None) -> tuple[Token, str]:
     """Return a new token for the actor `who`, and the secret of the token."""
+    assert who.role != "attempt", "the token of an agent is never stored"
     secret, lives = f"mw_{secrets.token_urlsafe(32)}", LIVES_SECONDS[kind]
     token = Token(
         id=new_id("k", now), kind=kind, name=name, actor=who.name, role=who.role, hash=hash_of(secret), created_at=now,

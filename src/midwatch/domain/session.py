@@ -172,6 +172,9 @@ class SessionStore(Protocol):
         If the session is already closed or does not exist, return False and write nothing.
         """
 
+    async def list_session_managers(self, key: str) -> list[tuple[str | None, str]]:
+        """Return creator and manage mode of each automation and open goal that uses the session."""
+
     async def get_session(self, key: str) -> Session | None:
         """Return the session, or None."""
 

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from midwatch.base.clock import SECOND, Clock
 from midwatch.domain import alert as rules
 from midwatch.domain.alert import SILENT_SECONDS, Alert
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter
+from midwatch.services.authorization import authorize
 
 log = logging.getLogger("midwatch.watchdog")
 
@@ -38,8 +40,9 @@ class Alerts:
         self._live = live
         self._silent = silent
 
-    async def send(self) -> list[Alert]:
+    async def send(self, *, actor: AnyActor = None) -> list[Alert]:
         """Send an alert for each problem, except for alerts that were sent a short time ago. Return the sent alerts."""
+        authorize(actor, "operate")
         now = self._clock.now()
         alerts = await self.find()
         since = now - int(rules.COOL_DOWN_SECONDS * SECOND)
@@ -50,8 +53,9 @@ class Alerts:
             log.warning("sent alerts: %s", ", ".join(alert.id for alert in fresh))
         return fresh
 
-    async def find(self) -> list[Alert]:
+    async def find(self, *, actor: AnyActor = None) -> list[Alert]:
         """Return an alert for each problem that exists now, and send no alerts."""
+        authorize(actor, "oversee")
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)
         alerts: list[Alert] = []

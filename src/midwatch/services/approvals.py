@@ -8,35 +8,49 @@ from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import ALWAYS, Approval, Status, choose, make_rule, resolve
-from midwatch.domain.identity import AnyActor, actor_name
+from midwatch.domain.identity import Actor, AnyActor, actor_name
 from midwatch.domain.rule import Judge, leave_to_people
 from midwatch.domain.store import Store
 from midwatch.services.agent_registry import Living
-from midwatch.services.authorization import refuse_agent
+from midwatch.services.authorization import Authorization, Owner, authorize
 from midwatch.services.records import require
+
+MOST_LISTED = 500
 
 
 class Approvals:
     """Service: the questions of agents and their answers."""
 
     def __init__(
-        self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people
-    ) -> None:
+        self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people,
+        authorization: Authorization | None = None,
+    ) -> None:  # fmt: skip
         self.judge = judge
         """Answers a question by rules, if possible, so that no person must be asked."""
         self._store = store
         self._clock = clock
         self._living = living
+        self._authorization = authorization or Authorization(store)
 
     async def list(
-        self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None
+        self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None, actor: AnyActor = None
     ) -> list[Approval]:
-        """Return the questions with this status, newest first. With the status None, return all questions."""
-        return await self._store.list_approvals(status, limit, task_id)
+        """Return the questions with this status, newest first. With the status None, return all questions.
 
-    async def get(self, approval_id: str) -> Approval:
+        An actor that may use only some work gets only the questions of this work, out of the newest 500.
+        """
+        authorize(actor, "read")
+        work = actor.work if isinstance(actor, Actor) else None
+        if work is None:
+            return await self._store.list_approvals(status, limit, task_id)
+        newest = await self._store.list_approvals(status, MOST_LISTED, task_id)
+        return [approval for approval in newest if work & _list_work(approval)][:limit]
+
+    async def get(self, approval_id: str, *, actor: AnyActor = None) -> Approval:
         """Return the approval, or raise NotFound."""
-        return require(await self._store.get_approval(approval_id), "approval", approval_id)
+        approval = require(await self._store.get_approval(approval_id), "approval", approval_id)
+        authorize(actor, "read", Owner(None, work=_list_work(approval)))
+        return approval
 
     async def answer(
         self,
@@ -51,10 +65,12 @@ class Approvals:
         """Answer a question with the name of a `choice`, or with yes (`grant=True`) or no (`grant=False`).
 
         With `always`, a rule is created that gives the same answer later. Only the first answer to a question counts; a
-        later answer raises Conflict. Agents cannot answer questions.
+        later answer raises Conflict. Only an actor that may manage the task may answer: an answer decides what the task
+        does.
         """
-        refuse_agent(actor, "an agent cannot answer questions; ask a person.")
+        authorize(actor, "manage")
         approval = await self.get(approval_id)
+        await self._authorization.check_task(actor, "manage", approval.task_id)
         if approval.status != "pending":
             raise Conflict(f"approval {approval.id} is already {approval.status}; the first answer counts.")
         await self._check_asker(approval)
@@ -89,6 +105,10 @@ class Approvals:
                     await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
                     expired += 1
         return expired
+
+
+def _list_work(approval: Approval) -> frozenset[str]:
+    return frozenset(name for name in (approval.task_id, approval.session_key) if name)
 
 
 def _find_choice(approval: Approval, name: str | None, grant: bool | None, always: bool) -> Choice:

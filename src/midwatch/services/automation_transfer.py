@@ -20,10 +20,10 @@ from midwatch.domain.changes import Changes, change_record
 from midwatch.domain.channel import hide_target
 from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
-from midwatch.domain.identity import Actor
+from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
-from midwatch.services.authorization import check_manager
+from midwatch.services.authorization import allows, authorize, own_record
 from midwatch.services.automations import check_automation, create_automation
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import resolve_workdir
@@ -55,8 +55,9 @@ class AutomationTransfer:
         self._tasks = tasks
         self._check_route = check_route
 
-    async def export(self, ids: Iterable[str] = ()) -> list[Automation]:
+    async def export(self, ids: Iterable[str] = (), *, actor: AnyActor = None) -> list[Automation]:
         """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
+        authorize(actor, "oversee")
         unique_ids = list(dict.fromkeys(ids))
         if not unique_ids:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
@@ -67,6 +68,7 @@ class AutomationTransfer:
 
         If one automation is invalid, none is imported. A second import of the same automations changes nothing.
         """
+        authorize(actor, "operate")
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"the import has automation {twice[0]} twice; remove one of them.", field="automations")
@@ -93,6 +95,8 @@ class AutomationTransfer:
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:
+                if values.get("session_key"):
+                    await self._tasks.authorization.check_session(actor, "manage", values["session_key"].strip())
                 return self._create(shot, values, actor, now), "made"
             changes = self._change(current, {name: values[name] for name in SETTINGS if name in values}, actor, now)
         except InvalidInput as problem:
@@ -115,7 +119,7 @@ class AutomationTransfer:
         session = values.pop("session_key", "")
         draft = Automation(
             id=shot["id"], **values, session_key=check_key(session) if session else "", created_at=now, updated_at=now,
-            creator=(shot.get("creator") if actor.role == "owner" else None) or actor.name,
+            creator=(shot.get("creator") if allows(actor, "administer") else None) or actor.name,
             status="active" if shot.get("status", "active") == "active" else "paused",
         )  # fmt: skip
         automation = self._set_next_run(normalise(draft), now)
@@ -127,7 +131,7 @@ class AutomationTransfer:
         changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(current, name)}
         if not changed:
             return Changes()
-        check_manager(actor, current.creator, current.manage_mode)
+        authorize(actor, "manage", own_record(current))
         if "schedule" in changed or after.exhausted:
             after = self._set_next_run(after, now)
         check_automation(after)

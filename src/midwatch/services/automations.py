@@ -24,7 +24,7 @@ from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.services.authorization import AUTOMATION_FIELDS, check_manager
+from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.tasks import Tasks, stop_work
@@ -100,17 +100,19 @@ class Automations(ManagedRecords[Automation]):
         await self._store.apply(changes.plus(Changes(sessions=await self._continue_thread(automation, now))))
         return automation
 
-    async def get(self, automation_id: str) -> Automation:
+    async def get(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
         """Return the automation, even if it is deleted, or raise NotFound."""
-        return require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        authorize(actor, "read", own_record(automation))
+        return automation
 
     async def open_run(self, automation_id: str) -> Task | None:
         """Return the open run of an automation, or None."""
         return await self._store.find_open_run(automation_id)
 
-    async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
+    async def history(self, automation_id: str, limit: int = LISTED, *, actor: AnyActor = None) -> list[Task]:
         """Return the runs of an automation, newest first."""
-        await self.get(automation_id)
+        await self.get(automation_id, actor=actor)
         return await self._store.list_runs(automation_id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
@@ -134,11 +136,14 @@ class Automations(ManagedRecords[Automation]):
         runs = [local_iso(run, zone) for run in upcoming(times, now, count)]
         return {"when": times.describe(), "next_runs": runs}
 
-    async def day(self, ids: Sequence[str] = (), status: str = "", limit: int = LISTED) -> list[dict[str, Any]]:
+    async def day(
+        self, ids: Sequence[str] = (), status: str = "", limit: int = LISTED, *, actor: AnyActor = None
+    ) -> list[dict[str, Any]]:
         """Return, for each automation, its last runs and the times of its runs in the next 24 hours.
 
         These are the automations with these ids. Without ids, they are the automations with this status; see `list`.
         """
+        authorize(actor, "oversee")
         automations = [await self.get(key) for key in ids] or await self.list(status, limit=limit)
         most = min(DAY_RUNS_OF_ONE, max(NEXT_RUNS, DAY_RUNS // max(1, len(automations))))
         return [await self._day_of(automation, most) for automation in automations]
@@ -164,6 +169,7 @@ class Automations(ManagedRecords[Automation]):
 
         The time of the next run stays unless the schedule changes. An automation without remaining runs is paused.
         """
+        authorize(actor, "manage")
         zone = (await self.get(automation_id)).snapshot()["zone"]
         values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
@@ -175,7 +181,7 @@ class Automations(ManagedRecords[Automation]):
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
             if values.get("manage_mode", automation.manage_mode) != automation.manage_mode:
-                check_manager(actor, automation.creator, "creator_only")
+                authorize(actor, "manage", Owner(automation.creator))
             after = self._apply_patch(automation, values, now)
             self._check(after)
             names = (field.name for field in fields(after))
@@ -254,12 +260,13 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change)
 
     async def list(
-        self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
+        self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED, actor: AnyActor = None
     ) -> list[Automation]:
         """Return the automations with this status, newest first.
 
         With the status `all`, return all automations. Without a status, return all that are not deleted.
         """
+        authorize(actor, "oversee")
         chosen = parse_status(status, TRANSITIONS)
         statuses: Iterable[Status] = ("active", "paused")
         if chosen:

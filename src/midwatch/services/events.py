@@ -6,27 +6,45 @@ from typing import Any
 
 from midwatch.base.errors import Pruned
 from midwatch.domain.event import EventFilter, LogBounds, Page
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.watch_state import State, TaskState
+from midwatch.services.authorization import Authorization, Owner, authorize
 from midwatch.services.records import require
 
 
 class Events:
     """Service: the stored events."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, authorization: Authorization) -> None:
         self._store = store
+        self._authorization = authorization
+
+    async def check_reader(self, which: EventFilter, actor: AnyActor) -> None:
+        """Raise Forbidden unless the actor may read all events that match the filter.
+
+        An actor that may use only some work must name a task or a session of this work.
+        """
+        if which.task_id is not None:
+            await self._authorization.check_task(actor, "read", which.task_id)
+        if which.session_key is not None:
+            await self._authorization.check_session(actor, "read", which.session_key)
+        if which.task_id is None and which.session_key is None:
+            authorize(actor, "read", Owner(None))
 
     async def bounds(self) -> LogBounds:
         """Return the first and the last `seq` of the log."""
         return await self._store.read_log_bounds()
 
-    async def page(self, which: EventFilter, after: int, before: int | None, limit: int) -> dict[str, Any]:
+    async def page(
+        self, which: EventFilter, after: int, before: int | None, limit: int, *, actor: AnyActor = None
+    ) -> dict[str, Any]:
         """Return at most `limit` stored events that match a filter, as JSON.
 
         These are the first events after the seq `after` or, if `before` is set, the last events before that seq.
         The field `more` is true if there may be further events. Raise Pruned if events after `after` were removed.
         """
+        await self.check_reader(which, actor)
         bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
         if before is None and 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
             raise Pruned(after, bounds.oldest_seq)

@@ -25,6 +25,7 @@ from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
+from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
 from midwatch.services.tasks import Tasks, stop_work
@@ -66,12 +67,15 @@ class Goals(ManagedRecords[Goal]):
         The first step begins at once or, in a session without a thread, when the session has a thread. `deadline` is a
         time as text, or a number of seconds from now.
         """
+        authorize(actor, "operate")
         refuse_unknown(wish, SETTABLE)
         now, creator = self._clock.now(), actor_name(actor)
         given = {name: value for name, value in wish.items() if value is not None}
         wish = _read_deadline({"deadline": rules.DEADLINE_SECONDS, **self._defaults, **given}, now)
         key = wish.pop("session_key", None)
         key = check_key(key) if key else None
+        if key is not None:
+            await self._tasks.authorization.check_session(actor, "manage", key)
         session = await self._store.get_session(key) if key else None
         agent = await self._choose_agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
@@ -104,13 +108,15 @@ class Goals(ManagedRecords[Goal]):
             )
         return await self._tasks.check_agent(session.agent if session else requested)
 
-    async def get(self, goal_id: str) -> Goal:
+    async def get(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Return the goal, or raise NotFound."""
-        return require(await self._store.get_goal(goal_id.strip()), "goal", goal_id)
+        goal = require(await self._store.get_goal(goal_id.strip()), "goal", goal_id)
+        authorize(actor, "read", own_record(goal))
+        return goal
 
-    async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
+    async def steps(self, goal_id: str, limit: int = 20, *, actor: AnyActor = None) -> list[Task]:
         """Return the tasks of a goal, newest first."""
-        await self.get(goal_id)
+        await self.get(goal_id, actor=actor)
         return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
     async def describe(self, goal: Goal) -> dict[str, Any]:
@@ -248,8 +254,9 @@ class Goals(ManagedRecords[Goal]):
                     return goal
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
-    async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
+    async def list(self, status: str = "", *, limit: int = 20, actor: AnyActor = None) -> list[Goal]:
         """Return the goals with this status, newest first. Without a status, or with `all`, return all goals."""
+        authorize(actor, "oversee")
         chosen = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
@@ -261,6 +268,7 @@ class Goals(ManagedRecords[Goal]):
 
         Raise Forbidden if the actor is an agent that does not work on this goal.
         """
+        authorize(actor, "signal")
         task = agent_task(actor)
         if task is None:
             return None

@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from midwatch.base.errors import Conflict, Forbidden, HandoffError, InvalidInput
-from midwatch.domain.handoff import MAX_INPUT, Handoff, HandoffTask
+from midwatch.domain.handoff import MAX_INPUT, Handoff, HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext, Messages
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.session import PRIVATE, Message
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.services.authorization import Owner, authorize
 from midwatch.services.handoffs import HandoffOptions, Handoffs
 from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
@@ -44,6 +45,7 @@ class HandoffRequests:
 
         A second call with the same idempotency key returns the same handoff.
         """
+        authorize(actor, "submit")
         once = None if idempotency_key is None else _scope_key(actor, idempotency_key)
         options = await self._complete(replace(options, wait=False, once=once), context, actor, wait)
         handoff = await self._handoffs.handoff(options)
@@ -67,7 +69,7 @@ class HandoffRequests:
             if context is not None:
                 context = replace(context, parent_handoff=None)  # the handoff service finds the parent itself
         elif source is not None:
-            await self._authorization.check_task(actor, source)
+            await self._authorization.check_task(actor, "manage", source)
         work, workdir = options.task, resolve_workdir(options.workdir)
         if source is not None:
             task = await self._tasks.get(source)
@@ -85,6 +87,7 @@ class HandoffRequests:
     async def get(self, handoff_id: str, *, actor: AnyActor = None, wait: float = 0.0) -> Handoff:
         """Wait until a handoff has ended, but at most `wait` seconds, and return the handoff."""
         handoff = await self._handoffs.get(handoff_id)
+        await self._authorization.check_handoff(actor, "read", handoff)
         if wait <= 0:
             return handoff
         own = agent_task(actor)
@@ -93,13 +96,24 @@ class HandoffRequests:
                 await self._handoffs.wait(handoff_id, own.id if own else None)
         return await self._handoffs.get(handoff_id)
 
+    async def list(self, which: HandoffFilter | None = None, *, actor: AnyActor = None) -> list[Handoff]:
+        """Return the handoffs that match a filter, newest first. An agent gets only those that come from its task.
+
+        These are the handoffs of all tasks that come from the same first task.
+        """
+        authorize(actor, "read")
+        which, own = which or HandoffFilter(), agent_task(actor)
+        if own is not None:
+            root = own.root_id or own.id
+            authorize(actor, "read", Owner(None, work=frozenset({which.root_id or root})))
+            which = replace(which, root_id=which.root_id or root)
+        return await self._handoffs.list(which)
+
     async def cancel(self, handoff_id: str, *, actor: AnyActor = None) -> Handoff:
         """Cancel a handoff and stop its task, also if the task runs in another process."""
+        authorize(actor, "signal")
         handoff, own = await self._handoffs.get(handoff_id), agent_task(actor)
-        if own is None:
-            self._authorization.check_work(actor, handoff.creator)
-        elif handoff.source_task != own.id:
-            raise Forbidden("an agent may cancel only handoffs that it has created itself.")
+        await self._authorization.check_handoff(actor, "signal", handoff)
         name = actor_name(actor)
         why = f"cancelled by {own.agent if own else name or 'a person'}"
         return await self._handoffs.cancel(handoff_id, why=why, actor=name)
@@ -109,7 +123,8 @@ class HandoffRequests:
 
         A second call with the same idempotency key returns the same new handoff.
         """
-        self._authorization.check_work(actor, (await self._handoffs.get(handoff_id)).creator)
+        authorize(actor, "manage")
+        await self._authorization.check_handoff(actor, "manage", await self._handoffs.get(handoff_id))
         once = f"retry:{handoff_id}:{_scope_key(actor, idempotency_key)}" if idempotency_key else None
         return await self._handoffs.retry(handoff_id, actor=actor_name(actor), once=once)
 

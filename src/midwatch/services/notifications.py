@@ -17,6 +17,7 @@ from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, St
 from midwatch.domain.event import DeliveryRetried, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
+from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 
 
@@ -40,12 +41,14 @@ class Notifications:
             )
         return text.strip()
 
-    async def get(self, delivery_id: str) -> Delivery:
+    async def get(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
         """Return the delivery, or raise NotFound."""
+        authorize(actor, "oversee")
         return require(await self._store.get_delivery(delivery_id), "delivery", delivery_id)
 
     async def retry(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
         """Make a failed delivery pending again, with its number of attempts set to 0."""
+        authorize(actor, "operate")
         delivery = await self.get(delivery_id)
         if delivery.status != "failed":
             raise Conflict(f"delivery {delivery.id} is {delivery.status}; only a failed delivery can be retried.")
@@ -58,9 +61,10 @@ class Notifications:
         return await self.get(delivery_id)
 
     async def list(
-        self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
+        self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50, actor: AnyActor = None
     ) -> list[Delivery]:
         """Return deliveries, newest first: all of them, or only those of a task or with a status."""
+        authorize(actor, "oversee")
         return await self._store.list_deliveries(task_id=task_id, status=status, limit=limit)
 
     @asynccontextmanager

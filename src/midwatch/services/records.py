@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
-from midwatch.domain.changes import Changes, RevisedRecord
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes
+from midwatch.domain.goal import Goal
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
-from midwatch.services.authorization import check_manager
+from midwatch.services.authorization import authorize, own_record
 
 T = TypeVar("T")
 
@@ -50,19 +52,7 @@ async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaita
     raise Conflict(f"{name} keeps changing; try again.")
 
 
-class ManagedRecord(RevisedRecord, Protocol):
-    """A record that only some people may change."""
-
-    @property
-    def creator(self) -> str | None:
-        """Return the name of the actor that created the record."""
-
-    @property
-    def manage_mode(self) -> str:
-        """Return the manage mode: `scope_all`, or `creator_only`."""
-
-
-M = TypeVar("M", bound=ManagedRecord)
+M = TypeVar("M", bound=Automation | Goal)
 
 
 class ManagedRecords(Generic[M]):
@@ -74,14 +64,14 @@ class ManagedRecords(Generic[M]):
         self._store = store
         self._clock = clock
 
-    async def get(self, record_id: str, /) -> M:
+    async def get(self, record_id: str, /, *, actor: AnyActor = None) -> M:
         """Return the record, or raise NotFound."""
         raise NotImplementedError
 
     async def _get_managed(self, record_id: str, actor: AnyActor) -> M:
         """Return the record, or raise Forbidden if the actor may not manage the record."""
         record = await self.get(record_id)
-        check_manager(actor, record.creator, record.manage_mode)
+        authorize(actor, "manage", own_record(record))
         return record
 
     async def _change(

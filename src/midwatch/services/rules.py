@@ -15,7 +15,7 @@ from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.rule import ASK, Policy, Rule, Ruling
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.services.authorization import refuse_agent
+from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.rule_decision import decide
 
@@ -34,9 +34,9 @@ class Rules:
     ) -> list[Rule]:
         """Return the rules, or only those for an agent, newest first. With `revoked`, also return revoked rules.
 
-        Raise Forbidden if the actor is the agent of a running task.
+        An agent may not read the rules that answer its questions.
         """
-        refuse_agent(actor, "an agent may not read the rules that answer its questions.")
+        authorize(actor, "oversee")
         return await self._store.list_rules(agent, revoked=revoked, limit=limit)
 
     async def get(self, rule_id: str) -> Rule:
@@ -45,6 +45,7 @@ class Rules:
 
     async def revoke(self, rule_id: str, *, actor: AnyActor = None) -> Rule:
         """Revoke a rule. Answers that the rule has given stay valid. Raise Conflict if the rule is revoked already."""
+        authorize(actor, "operate")
         rule = await self.get(rule_id)
         now, name = self._clock.now(), actor_name(actor)
         revoked = RuleRevoked(rule_id=rule.id, effect=rule.effect, for_agent=rule.agent)

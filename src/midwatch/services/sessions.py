@@ -22,6 +22,7 @@ from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, ann
 from midwatch.domain.steering import SEND_MODES, SendMode, SendResult
 from midwatch.domain.store import Store
 from midwatch.domain.task import Status, Task, TaskFilter
+from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.tasks import Tasks
@@ -46,6 +47,7 @@ class Sessions:
         self._store = store
         self._clock = clock
         self._tasks = tasks
+        self._authorization = tasks.authorization
 
     async def create(
         self,
@@ -65,6 +67,7 @@ class Sessions:
         `idempotency_key` was made before, the session of that request is returned, even if it is closed. If that
         request had other fields, KeyReused is raised. A request has a key or an idempotency key, but not both.
         """
+        authorize(actor, "operate")
         now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.check_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
@@ -86,6 +89,8 @@ class Sessions:
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
         existing = await self._store.get_session(key)
+        if existing is None or existing.status == "closed":
+            await self._authorization.check_session(actor, "manage", key)
         fits = existing is None or (idempotency_key is None and _has_same_place(existing, session))
         created = fits and await self._store.open_session(session, (opened, idle))
         view = await self.get(key)
@@ -122,12 +127,14 @@ class Sessions:
         events = tuple(announce_message(message)._replace(time=now) for message in messages)
         await self._store.apply(Changes(messages=messages, events=events))
 
-    async def get(self, key: str) -> View:
+    async def get(self, key: str, *, actor: AnyActor = None) -> View:
         """Return the session and its current activity, or raise NotFound."""
+        await self._authorization.check_session(actor, "read", key)
         return require(await self._store.view_session(key), "session", key)
 
-    async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
+    async def messages(self, key: str, after: int = 0, limit: int = 500, *, actor: AnyActor = None) -> list[Message]:
         """Return the messages of a session whose number is greater than `after`, oldest first."""
+        await self._authorization.check_session(actor, "read", key)
         return await self._store.read_messages(key, after, limit)
 
     async def send(
@@ -166,7 +173,11 @@ class Sessions:
         """
         if mode not in SEND_MODES:
             raise InvalidInput(f"`mode` must be one of: {', '.join(SEND_MODES)}.", field="mode")
-        session = (await self.get(key)).session
+        await self._authorization.check_session(actor, "manage", key)
+        view = await self.get(key)
+        if mode != "after_turn" and view.running_task is not None:
+            await self._authorization.check_task(actor, "manage", view.running_task)
+        session = view.session
         wish: Submission = {
             "agent": session.agent, "session_key": key, "workdir": session.workdir, "cause": "message",
             "priority": priority, "idempotency_key": idempotency_key, "origin_session": key,
@@ -192,10 +203,12 @@ class Sessions:
             raise InvalidInput("`mode` must be `abort` or `stop`.", field="mode")
         if mode == "abort" and hint:
             raise InvalidInput("`hint` needs the mode `stop`; with `abort` the agent gets no message.", field="hint")
+        await self._authorization.check_session(actor, "manage", key)
         view, name = await self.get(key), actor_name(actor)
         running = view.running_task
         if running is None:
             return None
+        await self._authorization.check_task(actor, "manage", running)
         if mode == "stop":
             return await self._close_turn(view.session, hint or "", name)
         with suppress(AlreadyFinished):
@@ -231,7 +244,10 @@ class Sessions:
 
         Closing a session again changes nothing.
         """
+        await self._authorization.check_session(actor, "manage", key)
         session = (await self.get(key)).session
+        open_tasks = TaskFilter(statuses=("running", "pending"), session_key=key, limit=PAGE)
+        await self._authorization.check_tasks(actor, "manage", await self._store.list_tasks(open_tasks))
         now, name = self._clock.now(), actor_name(actor)
         about = {"session_key": key, "agent_id": session.agent, "actor": name}
         closed = event(SessionClosed(reason=reason), now, **about)
@@ -252,8 +268,9 @@ class Sessions:
                 return  # there is one at most, and it ends in its own time
             which = replace(which, before=tasks[-1].id)
 
-    async def list(self, limit: int = 50, before: str | None = None) -> list[View]:
+    async def list(self, limit: int = 50, before: str | None = None, *, actor: AnyActor = None) -> list[View]:
         """Return at most `limit` sessions, the most recently used first."""
+        authorize(actor, "oversee")
         return await self._store.list_sessions(limit, before)
 
 

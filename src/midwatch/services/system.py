@@ -12,14 +12,15 @@ from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.directories import is_directory
-from midwatch.base.errors import DiskFull, Forbidden, InvalidInput, MidwatchError, NotFound, StoreUnavailable
+from midwatch.base.errors import DiskFull, InvalidInput, MidwatchError, NotFound, StoreUnavailable
 from midwatch.base.schedule import find_zone, host_zone
 from midwatch.domain.event import Event
-from midwatch.domain.identity import Actor
+from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter
 from midwatch.domain.usage import By, UsageQuery, add_up, group_rows
 from midwatch.services.approvals import Approvals
+from midwatch.services.authorization import Owner, allows, authorize
 from midwatch.services.tasks import Tasks
 
 DAY = 24 * 3600 * SECOND
@@ -44,11 +45,12 @@ class System:
         self._approvals = approvals
         self._home = home
 
-    async def overview(self, since: datetime | None = None) -> dict[str, Any]:
+    async def overview(self, since: datetime | None = None, *, actor: AnyActor = None) -> dict[str, Any]:
         """Return an overview of the desk as JSON: tasks, questions, failures of the last 24 hours, and the usage.
 
         The usage is that of the tasks that ended after `since`, by default in the last 24 hours.
         """
+        authorize(actor, "oversee")
         state = await self._store.read_desk_state()
         done = TaskFilter(statuses=("done",), limit=LISTED)
         failed = await self._store.list_failed_tasks(self._clock.now() - DAY, LISTED)
@@ -64,12 +66,13 @@ class System:
 
     async def usage(
         self, *, since: datetime | None = None, until: datetime | None = None, by: Sequence[By] = ("actor", "agent"),
-        zone: str | None = None, session_key: str | None = None, limit: int = 1000,
+        zone: str | None = None, session_key: str | None = None, limit: int = 1000, actor: AnyActor = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Return the usage of the tasks that ended from `since` until `until`, as JSON.
 
         It contains the total, and at most `limit` rows for the groups `by`. Days begin at midnight in `zone`.
         """
+        authorize(actor, "read", Owner(None, work=frozenset({session_key} if session_key else ())))
         now = self._clock.now()
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
@@ -106,22 +109,26 @@ class System:
         if (await asyncio.to_thread(shutil.disk_usage, self._home)).free < LEAST_SPACE:
             raise DiskFull
 
+    def check_overseer(self, actor: AnyActor) -> None:
+        """Raise Forbidden unless the actor may see the desk as a whole."""
+        authorize(actor, "oversee")
+
     def home_for(self, actor: Actor) -> str | None:
         """Return the path of the home for an owner, and None for other actors."""
-        return str(self._home) if actor.role == "owner" else None
+        return str(self._home) if allows(actor, "administer") else None
 
     async def describe_store(self, actor: Actor) -> dict[str, object]:
         """Return facts about the store as JSON. Only an owner gets the path of the store."""
+        authorize(actor, "oversee")
         facts = await self._store.describe()
-        return {name: fact for name, fact in facts.items() if name != "path" or actor.role == "owner"}
+        return {name: fact for name, fact in facts.items() if name != "path" or allows(actor, "administer")}
 
     async def list_directories(self, path: str | None, hidden: bool, *, actor: Actor) -> dict[str, Any]:
         """Return the subdirectories of a directory as JSON, so that a person can choose a working directory.
 
         Without `path`, this is the home directory of the user. With `hidden`, hidden directories are included.
         """
-        if actor.role == "viewer":
-            raise Forbidden("a viewer may not list directories; ask an owner for another role.")
+        authorize(actor, "operate")
         requested = Path(path) if path else Path.home()
         if not requested.is_absolute() or "\0" in str(requested):
             raise InvalidInput("`path` must be an absolute path.", field="path")

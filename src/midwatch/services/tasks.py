@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -16,14 +16,14 @@ from midwatch.domain.budget import BEFORE, Budget, retry_command, spending_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
-from midwatch.domain.identity import AnyActor, actor_name
+from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
-from midwatch.domain.session import check_key
+from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
 from midwatch.services.agent_registry import AgentRegistry
-from midwatch.services.authorization import Authorization
+from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.task_endings import TaskEndings
@@ -75,13 +75,19 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
+        task = await self._build(prompt, actor_name(actor), wish)
+        if parent := agent_task(actor):
+            task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+        task = await self._insert(task, self._limits)
+        await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
+        return task
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
         """Send a prompt as a message into the running turn of the session `session_key`.
 
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
+        wish = await self.authorization.restrict_task(actor, wish)
         task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
@@ -152,9 +158,10 @@ class Tasks:
             check_repository(wish.get("workdir") or terms.workdir)
         return {"id": new_id("w", now)} if requested else None
 
-    async def get(self, task_id: str) -> Task:
+    async def get(self, task_id: str, *, actor: AnyActor = None) -> Task:
         """Return the task, or raise NotFound. If the task waits, its field `wait` is the reason."""
         task = await self._get(task_id)
+        await self.authorization.check_tasks(actor, "read", [task])
         if task.status != "pending" or task.waits_until(self._clock.now()):
             return task
         if task.agent not in await self._agents.live():
@@ -168,12 +175,20 @@ class Tasks:
     status = get
     """Another name for `get`."""
 
-    async def list(self, which: TaskFilter | None = None) -> list[Task]:
-        """Return the tasks that match a filter, newest first, at most 500 at a time."""
+    async def list(self, which: TaskFilter | None = None, *, actor: AnyActor = None) -> list[Task]:
+        """Return the tasks that match a filter, newest first, at most 500 at a time.
+
+        An actor that may use only some work gets only the tasks of this work.
+        """
+        authorize(actor, "read")
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("`limit` must be from 1 to 500.", field="limit")
-        tasks = await self._store.list_tasks(which)
+        tasks: Sequence[Task]
+        if isinstance(actor, Actor) and actor.work is not None:
+            tasks = await self._list_work(which, actor)
+        else:
+            tasks = await self._store.list_tasks(which)
         waiting = {task.agent for task in tasks if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
         now = self._clock.now()
@@ -182,8 +197,18 @@ class Tasks:
             for t in tasks
         ]
 
-    async def result(self, task_id: str) -> str:
+    async def _list_work(self, which: TaskFilter, actor: Actor) -> Sequence[Task]:
+        """Return the tasks that match a filter and belong to the only work that the actor may use, newest first."""
+        found = [task for name in sorted(actor.work or ()) for task in await self._store.list_related_tasks(name)]
+        key = actor.task.session_key if actor.task else actor.session
+        if key is not None and not key.startswith(PRIVATE) and which.session_key in (None, key):
+            found += await self._store.list_tasks(replace(which, session_key=key))
+        chosen = {task.id: task for task in found if _matches(task, which)}
+        return sorted(chosen.values(), key=lambda task: task.id, reverse=True)[: which.limit]
+
+    async def result(self, task_id: str, *, actor: AnyActor = None) -> str:
         """Return the full result text of a task that is done, or raise NotFinished for another task."""
+        await self.authorization.check_task(actor, "read", task_id)
         task = await self._follow_transfers(task_id)
         if task.status == "done":
             return task.result or ""
@@ -204,7 +229,7 @@ class Tasks:
 
     async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
         """Cancel a task. A pending task ends at once. A running task ends when its agent has stopped."""
-        await self.authorization.check_task(actor, task_id)
+        await self.authorization.check_task(actor, "manage", task_id)
 
         async def compute() -> tuple[Task, Changes]:
             task = await self._follow_transfers(task_id)
@@ -225,7 +250,7 @@ class Tasks:
 
         What the old task has spent counts for the new task. `budget` replaces limits of the old task's budget.
         """
-        await self.authorization.check_task(actor, task_id)
+        await self.authorization.check_task(actor, "manage", task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
         if old.open:
@@ -264,8 +289,9 @@ class Tasks:
             for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
 
-    async def summary(self) -> Summary:
+    async def summary(self, *, actor: AnyActor = None) -> Summary:
         """Return the number of tasks by status."""
+        authorize(actor, "oversee")
         return await self._store.count_tasks()
 
     async def active_count(self) -> int:
@@ -308,6 +334,16 @@ class Tasks:
                 agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
+
+
+def _matches(task: Task, which: TaskFilter) -> bool:
+    pairs = (
+        (which.agent, task.agent),
+        (which.session_key, task.session_key),
+        (which.creator, task.creator),
+    )
+    fits = all(wanted in (None, value) for wanted, value in pairs)
+    return fits and task.status in (which.statuses or (task.status,)) and (not which.before or task.id < which.before)
 
 
 def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:

@@ -16,8 +16,11 @@ from midwatch.base.directories import UNKNOWN
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotRunning
 from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Screenshot, has_terminal
 from midwatch.domain.event import Payload
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.relay import Relay
-from midwatch.domain.session import Session, SessionStore
+from midwatch.domain.session import Session
+from midwatch.domain.store import Store
+from midwatch.services.authorization import Authorization
 from midwatch.services.records import require
 
 ASK, ANSWER = "terminal", "terminal_answer"
@@ -69,11 +72,12 @@ class Terminals:
 
     def __init__(
         self,
-        store: SessionStore,
+        store: Store,
         agents: Mapping[str, Agent],
         conversations: OpenConversations | None,
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
+        authorization: Authorization,
     ) -> None:
         """Build the service. `conversations` is None if this process runs no tasks.
 
@@ -83,6 +87,7 @@ class Terminals:
         self._agents = agents
         self._relay = relay
         self._env = env
+        self._authorization = authorization
         self._conversations = conversations
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._answers: dict[str, dict[str, Any]] = {}
@@ -91,22 +96,25 @@ class Terminals:
             relay.on_message(ASK, self._handle_request)
             relay.on_message(ANSWER, self._handle_answer)
 
-    async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
+    async def screenshot(self, key: str, *, styled: bool = False, actor: AnyActor = None) -> Screenshot:
         """Return the screen of a session's terminal. Raise Conflict if the session has no open terminal."""
+        await self._authorization.check_session(actor, "read", key)
         screen = await self._do(key, "screenshot", {"styled": styled})
         return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
-    async def send_keys(self, key: str, data: bytes) -> None:
+    async def send_keys(self, key: str, data: bytes, *, actor: AnyActor = None) -> None:
         """Type `data` into a session's terminal, even while a turn runs.
 
         Raise Conflict if the session has no open terminal.
         """
+        await self._check_manager(actor, key)
         if len(data) > MOST_KEYS:
             raise InvalidInput(f"`data` must have at most {MOST_KEYS} bytes; send it in parts.", field="data")
         await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
 
-    async def resize(self, key: str, columns: int, rows: int) -> None:
+    async def resize(self, key: str, columns: int, rows: int, *, actor: AnyActor = None) -> None:
         """Change the size of a session's terminal. Raise Conflict if the session has no open terminal."""
+        await self._check_manager(actor, key)
         if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
                 f"a terminal must have {MIN_SIZE[0]}-{MAX_SIZE[0]} columns and {MIN_SIZE[1]}-{MAX_SIZE[1]} rows.",
@@ -114,8 +122,9 @@ class Terminals:
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 
-    async def open(self, key: str) -> None:
+    async def open(self, key: str, *, actor: AnyActor = None) -> None:
         """Start the agent's program in the terminal of a session before the first message, unless it runs already."""
+        await self._check_manager(actor, key)
         session = await self._session(key)
         agent = self._agents.get(session.agent)
         if self._conversations is None or agent is None:
@@ -126,6 +135,13 @@ class Terminals:
         await self._conversations.begin(agent, session, OpeningTurn(session, self._env()))
 
     # -- in this or another process ------------------------------------------------------------------------------
+
+    async def _check_manager(self, actor: AnyActor, key: str) -> None:
+        """Raise Forbidden unless the actor may manage the session, and the task that runs in it."""
+        await self._authorization.check_session(actor, "manage", key)
+        view = await self._store.view_session(key)
+        if view is not None and view.running_task is not None:
+            await self._authorization.check_task(actor, "manage", view.running_task)
 
     async def _session(self, key: str) -> Session:
         return require(await self._store.get_session(key), "session", key)

@@ -11,6 +11,7 @@ from midwatch.base.errors import Conflict, Forbidden, InvalidInput, LimitReached
 from midwatch.domain import identity
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import OWNER, Actor, Kind, Token, TokenStore, hash_of
+from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 
 log = logging.getLogger("midwatch.identity")
@@ -37,7 +38,7 @@ class Tokens:
 
         A token that was revoked or has expired is listed for a week.
         """
-        check_owner(by)
+        authorize(by, "administer")
         return [token for token in await self._store.list_tokens() if token.kind != "link"]
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
@@ -45,7 +46,7 @@ class Tokens:
 
         Only an owner may do this. Raise Conflict if a valid token has the same name.
         """
-        check_owner(by)
+        authorize(by, "administer")
         if not identity.NAME.fullmatch(name):
             raise InvalidInput(
                 "a token's name must have 1 to 63 letters, digits, dots, underscores or hyphens.", field="name"
@@ -65,11 +66,12 @@ class Tokens:
 
         Only an owner may do this.
         """
-        check_owner(by)
+        authorize(by, "administer")
         return await self._revoke(key, by)
 
     async def sign_out(self, who: Actor) -> None:
         """Revoke the token with which the actor's browser is signed in. Do nothing if the actor uses no browser."""
+        authorize(who, "sign_in")
         if who.way == "cookie" and who.token is not None:
             await self._revoke(who.token.id, who)
 
@@ -83,6 +85,7 @@ class Tokens:
 
     async def link(self, who: Actor) -> tuple[Token, str]:
         """Create a token for a link that signs in one browser as this actor. Return the token and the link's code."""
+        authorize(who, "sign_in")
         if who.way == "proxy":
             raise Forbidden("you signed in by a proxy, so there is no link; open the proxy's address in the browser.")
         now = await self._tidy()
@@ -102,6 +105,7 @@ class Tokens:
             who = Actor(link.actor, link.role)
         if who is None:
             raise Unauthorized("the link or token is invalid: it was used, revoked or has expired; get a new one.")
+        authorize(who, "sign_in")
         now = await self._tidy()
         if link is None:
             await self._check_room(who, now)
@@ -135,7 +139,7 @@ class Tokens:
             return None
         if not secrets.compare_digest(hash_of(secret), task.token_hash):
             return None
-        return Actor(task.creator or "owner", "viewer", "attempt", task=task)
+        return Actor(task.creator or "owner", "attempt", "attempt", task=task)
 
     async def cookie(self, secret: str) -> Actor | None:
         """Return the actor that the secret in a browser's cookie belongs to, or None if the secret is not valid."""
@@ -188,9 +192,3 @@ class Tokens:
             pass  # another server has written it
         except Exception as problem:
             log.warning("the last use of token %s was not written: %s", token.id, problem)
-
-
-def check_owner(actor: Actor) -> None:
-    """Raise Forbidden unless the actor is an owner."""
-    if actor.role != "owner":
-        raise Forbidden(f"{actor.name} has the role {actor.role}; only an owner may do this.")

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, InvalidInput, MidwatchError, NotFound
+from midwatch.base.errors import Conflict, InvalidInput, MidwatchError
 from midwatch.base.text import cut
 from midwatch.domain import worktree as rules
 from midwatch.domain.changes import Changes, Update
@@ -23,7 +23,7 @@ from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.worktree import Diff, Git, MergeResult, Mutex, Worktree, WorktreeFilter
-from midwatch.services.authorization import Authorization, refuse_agent
+from midwatch.services.authorization import Authorization, Owner, authorize
 from midwatch.services.records import require
 
 log = logging.getLogger("midwatch.worktrees")
@@ -101,12 +101,14 @@ class Worktrees:
             worktree_id = rules.find_worktree_id(task) if task is not None else None
         return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
-    async def get(self, key: str) -> Worktree:
+    async def get(self, key: str, *, actor: AnyActor = None) -> Worktree:
         """Return a worktree with a summary of its current changes.
 
         For a worktree that a task uses now, or that is on another machine, return the stored summary.
         """
         tree = await self.find(key)
+        work = (tree.task_id, tree.session_key)
+        authorize(actor, "read", Owner(None, work=frozenset(name for name in work if name)))
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._find_runner(tree):
             return tree
         try:
@@ -114,8 +116,9 @@ class Worktrees:
         except MidwatchError as problem:
             return replace(tree, note=str(problem))
 
-    async def list(self, which: WorktreeFilter | None = None) -> list[Worktree]:
+    async def list(self, which: WorktreeFilter | None = None, *, actor: AnyActor = None) -> list[Worktree]:
         """Return the worktrees that match a filter, newest first, at most 500 at a time."""
+        authorize(actor, "oversee")
         which = which or WorktreeFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("`limit` must be from 1 to 500.", field="limit")
@@ -124,9 +127,9 @@ class Worktrees:
     async def diff(self, key: str, limit: int = 1_000_000, *, actor: AnyActor = None) -> Diff:
         """Return all changes in a worktree since its creation as text, also uncommitted changes and new files.
 
-        The text has at most `limit` bytes. Raise Forbidden if the actor is the agent of a running task.
+        The text has at most `limit` bytes. An agent gets no diff: it has its own files.
         """
-        refuse_agent(actor, "an agent may not read the worktrees of others; it has its own files.")
+        authorize(actor, "oversee")
         if not 1 <= limit <= rules.MAX_DIFF:
             raise InvalidInput(f"`limit` must be from 1 to {rules.MAX_DIFF}.", field="limit")
         tree = await self._get_present(key)
@@ -193,11 +196,9 @@ class Worktrees:
 
     async def _find_managed(self, key: str, actor: AnyActor) -> Worktree:
         """Return the worktree, or raise Forbidden if the actor may not manage the worktree's task."""
+        authorize(actor, "manage")
         tree = await self.find(key)
-        try:
-            await self._authorization.check_task(actor, tree.task_id)
-        except NotFound:
-            self._authorization.check_work(actor, tree.creator)
+        await self._authorization.check_task(actor, "manage", tree.task_id, tree.creator or "")
         return tree
 
     async def _list_old(self, before: int) -> AsyncIterator[Worktree]:

@@ -70,6 +70,7 @@ class VerbStore(VerbRunner):
     prune_events = write(event.prune)
 
     get_session = peek(session.get)
+    list_session_managers = read(session.list_managers)
     view_session = read(session.view)
     list_sessions = read(session.list_)
     open_session = write(session.open_)

@@ -62,7 +62,7 @@ async def list_tasks(
     status: Annotated[str | None, Field(description="pending, running, done, failed or cancelled.")] = None,
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
 ) -> Any:
-    """List tasks of the desk, newest first."""
+    """List the tasks of your own work, newest first: this task, its session, and the tasks that come from it."""
     answer = await _call(turn, "GET", "tasks", query={"status": status, "limit": limit})
     return [_shorten_task(task, LISTED_TEXT) for task in answer.get("tasks", ())]
 

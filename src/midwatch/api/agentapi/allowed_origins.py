@@ -106,14 +106,13 @@ class Gate:
             await reply_text(reason, 400)(scope, receive, send)
             return
         origin = headers.get("origin", "")
+        allowed = bool(origin) and self._rules.allows_origin(origin)
+        if not allowed and _is_foreign(scope["method"], origin, headers):
+            await reply_text(FOREIGN, 403)(scope, receive, send)
+            return
         method = headers.get("access-control-request-method")
         if scope["method"] == "OPTIONS" and method is not None:
             await self._answer_preflight(origin, method, headers)(scope, receive, send)
-            return
-        allowed = bool(origin) and self._rules.allows_origin(origin)
-        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if foreign and not allowed and scope["method"] not in ("GET", "HEAD"):
-            await reply_text(FOREIGN, 403)(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -145,3 +144,15 @@ class Gate:
             reply.headers["access-control-allow-headers"] = ", ".join(name.title() for name in names)
         reply.headers["access-control-max-age"] = MAX_AGE
         return reply
+
+
+def _is_foreign(method: str, origin: str, headers: Headers) -> bool:
+    """Return whether a page of another site has sent the request.
+
+    Without an origin, a page of another site may only follow a link to this server, or show it in a frame.
+    """
+    site = headers.get("sec-fetch-site")
+    if site in ("cross-site", "same-site"):
+        return bool(origin) or method not in ("GET", "HEAD")
+    own = headers.get("host", "").lower()
+    return bool(origin) and site != "same-origin" and origin.lower() not in (f"http://{own}", f"https://{own}")

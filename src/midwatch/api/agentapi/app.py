@@ -29,6 +29,7 @@ from midwatch.api.agentapi.replies import HANDLERS, refuse_message, reply
 from midwatch.api.agentapi.requests import read_message
 from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
 from midwatch.api.dependencies import ACTOR, Caller, StillAllowed
+from midwatch.api.permissions import contains, needs
 from midwatch.api.reply import find_status
 from midwatch.api.sessions import key_of
 from midwatch.api.sse import EventStream, Streams
@@ -38,8 +39,6 @@ from midwatch.domain.identity import Actor
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 BELOW = "/sessions/{key:path}/agentapi"
-CLIENT = Actor("agentapi", "operator")
-"""The actor of every request to a server without tokens."""
 MAX_STREAMS = 600
 PLACE = "midwatch.agentapi"
 TIMED_OUT = "failed to send message: failed to wait for processing to start: timeout waiting for condition"
@@ -63,10 +62,12 @@ async def find_place(request: Request) -> Place:
     return place
 
 
-async def find_follower(request: Request) -> SessionFollower:
+async def find_follower(request: Request, actor: Caller) -> SessionFollower:
     """Return the follower of the session that the request names. Raise NotFound if there is no such session."""
     find: FindFollower = request.app.state.find_follower
-    return await find((await find_place(request)).key)
+    key = (await find_place(request)).key
+    await request.app.state.desk.authorization.check_session(actor, "read", key)
+    return await find(key)
 
 
 AtPlace = Annotated[Place, Depends(find_place)]
@@ -79,6 +80,7 @@ pages = APIRouter(include_in_schema=False)
 
 
 @router.get("/status", operation_id="get-status", summary="Get status", response_model=bodies.StatusResponseBody)
+@needs("read")
 async def get_status(request: Request, follower: Follower) -> Response:
     """Return the status of the agent."""
     feed = follower.feed
@@ -89,6 +91,7 @@ async def get_status(request: Request, follower: Follower) -> Response:
 @router.get(
     "/messages", operation_id="get-messages", summary="Get messages", response_model=bodies.MessagesResponseBody
 )
+@needs("read")
 async def get_messages(request: Request, follower: Follower) -> Response:
     """Return all messages of the conversation."""
     messages = [
@@ -102,6 +105,7 @@ async def get_messages(request: Request, follower: Follower) -> Response:
     "/message", operation_id="post-message", summary="Post message", response_model=bodies.MessageResponseBody,
     openapi_extra=describe.describe_request("application/json", describe.refer_to(bodies.MessageRequestBody)),
 )  # fmt: skip
+@needs("manage")
 async def post_message(
     request: Request,
     follower: Follower,
@@ -111,9 +115,9 @@ async def post_message(
     """Send a message to the agent, or keystrokes to its terminal."""
     try:
         if message.type == "raw":
-            await follower.type_keys(message.text)
+            await follower.type_keys(message.text, actor=who)
         else:
-            await follower.send_message(message.text, actor=who.name)
+            await follower.send_message(message.text, actor=who)
     except (InvalidInput, Conflict, AgentError) as problem:
         raise refuse_message(find_status(problem), str(problem)) from None
     except NoReaction as problem:
@@ -126,8 +130,12 @@ async def post_message(
     "/upload", operation_id="upload", summary="Upload a file", response_model=bodies.UploadResponseBody,
     openapi_extra=describe.describe_request("multipart/form-data", describe.FILE),
 )  # fmt: skip
-async def upload(request: Request, follower: Follower, file: Annotated[UploadedFile, Depends(read_upload)]) -> Response:
+@needs("manage")
+async def upload(
+    request: Request, follower: Follower, who: Caller, file: Annotated[UploadedFile, Depends(read_upload)]
+) -> Response:
     """Store a file for the agent."""
+    await request.app.state.desk.authorization.check_session(who, "manage", follower.key)
     path = await request.app.state.uploads.keep(file)
     return reply(request, bodies.UploadResponseBody(ok=True, filePath=path))
 
@@ -136,6 +144,7 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
     "/events", operation_id="subscribeEvents", summary="Subscribe to events", response_class=EventStream,
     status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
 )  # fmt: skip
+@needs("read")
 async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream the current state of the conversation as events, then an event for every change."""
     events = follower.feed.follow(*bodies.EVENTS)
@@ -143,6 +152,7 @@ async def get_events(request: Request, follower: Follower, who: Caller, still_al
 
 
 @pages.get("/internal/screen")
+@needs("read")
 async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream the current screen of the terminal, then every new screen."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
@@ -158,6 +168,7 @@ def describe_surface(version: str) -> dict[str, Any]:
 
 
 @pages.api_route("/", methods=METHODS)
+@needs("know")
 async def go_to_chat(place: AtPlace) -> Response:
     """Redirect a browser to the chat page."""
     return RedirectResponse(f"{place.chat.rstrip('/')}/embed", 307)
@@ -165,6 +176,7 @@ async def go_to_chat(place: AtPlace) -> Response:
 
 @pages.get("/chat")
 @pages.get("/chat/{name:path}")
+@needs("know")
 async def get_chat(request: Request, place: AtPlace, name: str = "") -> Response:
     """Return the chat page, or one of its files."""
     chat: Chat = request.app.state.chat
@@ -172,6 +184,7 @@ async def get_chat(request: Request, place: AtPlace, name: str = "") -> Response
 
 
 @pages.get("/docs")
+@needs("know")
 async def get_docs() -> Response:
     """Return a page that lists the routes."""
     return Response(describe.write_page(describe_surface("3.1.0")), media_type="text/html; charset=utf-8")
@@ -179,6 +192,7 @@ async def get_docs() -> Response:
 
 @pages.get("/schemas")
 @pages.get("/schemas/{name:path}")
+@needs("know")
 async def get_schema(request: Request, name: str = "") -> Response:
     """Return the JSON schema with this name, or null. References to other schemas are addresses on this server."""
     if not name.endswith(".json"):
@@ -193,6 +207,7 @@ async def get_schema(request: Request, name: str = "") -> Response:
 @pages.get("/openapi.yaml")
 @pages.get("/openapi-3.0.json")
 @pages.get("/openapi-3.0.yaml")
+@needs("know")
 async def get_openapi(request: Request) -> Response:
     """Return the OpenAPI document as JSON, which is also valid YAML."""
     name, _, form = request.scope["path"].rpartition(".")
@@ -224,9 +239,10 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
 
     streams = Streams(max_per_actor=MAX_STREAMS)
     app = create_surface(desk, streams, find_follower, Chat(rules.frames), uploads)
-    app.router.routes.insert(0, Route(PREFIX + "/{path:path}", Console(desk, follower.key, streams)))
+    app.router.routes.insert(0, Route(PREFIX + "/{path:path}", Console(desk, streams)))
     place = Place(follower.key, chat_base, chat_base.rstrip("/") + PREFIX.removeprefix("/chat"))
-    app.add_middleware(Gate, rules=rules, context={ACTOR: CLIENT, PLACE: place})
+    client = Actor("agentapi", "operator", session=follower.key)
+    app.add_middleware(Gate, rules=rules, context={ACTOR: client, PLACE: place})
     return app
 
 
@@ -235,6 +251,7 @@ def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], A
     surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
     surface.add_exception_handler(Exception, unexpected)
 
+    @contains(lambda: surface.routes)
     async def answer(request: Request) -> ASGIApp:
         key = await key_of(request.path_params["key"])
         prefix = f"/sessions/{quote(key, safe='')}/agentapi"

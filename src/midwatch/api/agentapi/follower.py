@@ -17,6 +17,7 @@ from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchErr
 from midwatch.desk.desk import Desk
 from midwatch.domain.agent import Screenshot
 from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.session import Session
 from midwatch.domain.watch_state import SessionState
 from midwatch.live.bus import InitialView
@@ -137,12 +138,13 @@ class SessionFollower:
         self._was_open = True
         self._poll_now.set()
 
-    async def send_message(self, text: str, *, actor: str | None = None) -> None:
+    async def send_message(self, text: str, *, actor: AnyActor = None) -> None:
         """Send a message, and wait until the agent reacts or some time has passed.
 
         Raise Conflict if the agent does not wait for input. If the turn fails before the agent reacts, raise NoReaction
         for an agent in a terminal, AgentError for another agent.
         """
+        await self._desk.authorization.check_session(actor, "manage", self.key)
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
         if self.feed.status != "stable" or self._sending:
@@ -162,9 +164,9 @@ class SessionFollower:
         if turn is not None and turn.ended and turn.error is not None and not turn.reacted:
             raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
 
-    async def type_keys(self, keys: str) -> None:
+    async def type_keys(self, keys: str, *, actor: AnyActor = None) -> None:
         """Type keys into the terminal, even while the agent works."""
-        await self._desk.terminals.send_keys(self.key, keys.encode())
+        await self._desk.terminals.send_keys(self.key, keys.encode(), actor=actor)
         self._poll_now.set()
 
     async def wait_until_stable(self) -> None:

@@ -51,6 +51,11 @@ LIMIT 1
 -- get: one session
 SELECT {session} FROM sessions WHERE key = :key
 
+-- managers: creator and manage mode of the automations and open goals that use a session
+SELECT creator, manage_mode FROM automations WHERE session_key IN (:key, :base) AND status <> 'deleted'
+UNION SELECT creator, manage_mode FROM goals
+WHERE session_key IN (:key, :base) AND status NOT IN ('complete', 'timeout')
+
 -- view: one session and its activity
 SELECT {session}, {session_activity} FROM sessions WHERE key = :key
 

@@ -15,6 +15,11 @@ def get(tx: Tx, key: str) -> Session | None:
     return tx.find(Session, "session.get", key=key)
 
 
+def list_managers(tx: Tx, key: str) -> list[tuple[str | None, str]]:
+    base = key.rpartition("|message:")[0] or key  # the runs of an automation may have a session each
+    return [(creator, mode) for creator, mode in tx.rows("session.managers", {"key": key, "base": base})]
+
+
 def view(tx: Tx, key: str) -> View | None:
     row = tx.row("session.view", {"key": key})
     return None if row is None else _view(row)
