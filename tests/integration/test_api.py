@@ -435,7 +435,7 @@ async def test_an_event_is_encoded_once_and_the_cache_is_small() -> None:
 
 async def test_streams_are_counted_for_each_actor_and_attempt() -> None:
     streams = sse.Streams(connections=100, max_per_actor=20)
-    person, agent = Actor("ada", "operator"), Actor("ada", "viewer", "attempt", task=a_task())
+    person, agent = Actor("ada", "operator"), Actor("ada", "attempt", "attempt", task=a_task())
     with ExitStack() as places:
         for _ in range(streams.max_per_attempt):
             places.enter_context(streams.place(agent))

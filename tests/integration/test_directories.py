@@ -158,7 +158,7 @@ async def test_an_agent_cannot_reach_another_directory_through_a_link(open_desk:
     (project / "outer").symlink_to(elsewhere)
     async with open_desk(work=False) as desk:
         own = await desk.tasks.submit("hi", workdir=str(project), actor="ada")
-        agent = Actor("ada", "viewer", "attempt", task=own)
+        agent = Actor("ada", "attempt", "attempt", task=own)
         inner = await desk.tasks.submit("pwd -P", workdir=str(project / "inner"), actor=agent)
         with pytest.raises(Forbidden):
             await desk.tasks.submit("pwd -P", workdir=str(project / "outer"), actor=agent)
