@@ -317,6 +317,10 @@ class Settings(BaseSettings):
     manage_tasks: ManageMode = Field(
         "scope_all", description="Who may cancel and retry a task: only its creator, or with scope_all every operator."
     )
+    git_filters: list[str] = Field(
+        default_factory=list,
+        description="Git filters that run in worktrees, such as lfs. Others do not run: they could be an agent's.",
+    )
     completion_hook: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",

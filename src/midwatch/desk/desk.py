@@ -52,7 +52,7 @@ class Desk(Foundation):
         self.events = Events(store)
         self.system = System(store, clock, self.tasks, self.approvals, home.path)
         self.worktrees = Worktrees(
-            store, clock, GitProgram(), authorization,
+            store, clock, GitProgram(home=str(home.path), filters=settings.git_filters), authorization,
             home=str(home.worktrees), host=socket.gethostname(), lock=home.lock,
         )  # fmt: skip
         self.automations = Automations(

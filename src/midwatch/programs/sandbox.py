@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from midwatch.base.errors import BadConfig
+from midwatch.base.errors import BadConfig, Conflict
+from midwatch.base.files import read_regular
 
 DEAF = 'trap "" INT TERM HUP; exec "$@"'
 HEARING = ("env", "--default-signal=INT,TERM,HUP")
@@ -163,9 +164,9 @@ def find_repository(directory: Path) -> Repository | None:
     if link.is_dir():
         return Repository(top, link, link) if link.resolve() == link else None
     try:
-        admin = (top / link.read_text().removeprefix("gitdir:").strip()).resolve(strict=True)
-        back = Path((admin / "gitdir").read_text().strip())
-    except (OSError, ValueError):
+        admin = (top / os.fsdecode(read_regular(link, 8192)).removeprefix("gitdir:").strip()).resolve(strict=True)
+        back = Path(os.fsdecode(read_regular(admin / "gitdir", 8192)).strip())
+    except (OSError, ValueError, Conflict):
         return None
     common = admin.parent.parent
     believed = admin.parent.name == "worktrees" and back.parent.resolve() == top and (common / "objects").is_dir()
