@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator
@@ -44,7 +43,7 @@ def repo(tmp_path: Path) -> Path:
 async def desk(home: Path) -> AsyncIterator[Runtime]:
     home.mkdir()
     (home / "midwatch.toml").write_text(SHELL)
-    settings = Settings.load(home, shutdown_grace=0, detect_agents=False, default_agent="sh")
+    settings = Settings.load(home, shutdown_grace=0, detect_agents=False, default_agent="sh", git_filters=["slow"])
     async with Runtime.open(settings=settings) as opened:
         yield opened
 
@@ -415,21 +414,6 @@ async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, r
     assert fifth.status == "done"
     sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
     assert "is not a regular file" in (sixth.error or "")
-
-
-async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:
-    trap = tmp_path / "trap"
-    tree = read_worktree_note(await run_task(desk, "echo new > new", repo))["id"]
-    shutil.copytree(repo / ".git", tmp_path / "evil")
-    git(repo, "config", "--file", str(tmp_path / "evil" / "config"), "filter.e.clean", f"touch {trap}; cat")
-    (repo / ".gitattributes").write_text("* filter=e\n")
-    (repo / ".git" / "commondir").write_text(f"{tmp_path}/evil\n")
-    for action in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
-        with pytest.raises(Conflict, match=r"\.git/commondir makes git use the settings of another repository"):
-            await action
-    assert not trap.exists()
-    (repo / ".git" / "commondir").unlink()
-    assert "new" in (await desk.worktrees.diff(tree)).text
 
 
 async def test_hooks_and_programs_written_by_an_agent_are_never_run(

@@ -61,7 +61,7 @@ def copy_regular(source: str | Path, target: str | Path, limit: int) -> None:
     descriptor = open_regular(source)
     with os.fdopen(descriptor, "rb") as file, Path(target).open("wb") as copy:
         facts = os.fstat(descriptor)
-        left = limit + 1
+        left = limit + 1 if facts.st_size <= limit else 0
         while left and (piece := file.read(min(left, 1 << 20))):
             left -= copy.write(piece)
     if not left:

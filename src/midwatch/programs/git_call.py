@@ -248,7 +248,7 @@ def parse_settings(listed: bytes, allowed: frozenset[str]) -> GitSettings:
             filters.add(name)
         elif section == "merge" and dot:
             drivers.add(name)
-        elif key == "core.hookspath":
+        elif key == "core.hookspath" and scope != "command":
             hooks = value
         if scope in ("system", "global"):
             files.add(origin.removeprefix("file:"))
