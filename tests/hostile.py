@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from midwatch import Runtime, Settings, Task
 from midwatch.base.errors import MidwatchError
@@ -105,3 +108,16 @@ def forget_object(repo: Path, name: str) -> None:
     """Remove the content of a file from the repository, so that git would fetch it."""
     blob = git(repo, "rev-parse", f"HEAD:{name}")
     (repo / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+
+
+def append(file: Path, text: str) -> None:
+    with file.open("a") as opened:
+        opened.write(text)
+
+
+def hide_bwrap(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the search path to a directory with some programs, but without bubblewrap."""
+    programs.mkdir()
+    for name in ("git", "sh", "sed", "cat", "mkfifo", "sleep", "touch"):
+        (programs / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(programs))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile import ATTRIBUTES, forget_object, open_desk, run_task, use_worktree, write_trap
+from hostile import ATTRIBUTES, append, forget_object, hide_bwrap, open_desk, run_task, use_worktree, write_trap
 from midwatch import Runtime
 from midwatch.base.errors import Conflict, Forbidden
 from midwatch.domain.identity import Actor
@@ -46,16 +46,7 @@ def mark(tmp_path: Path) -> Path:
 @pytest.fixture
 def without_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide bubblewrap: what an agent wrote must be switched off, and not only be locked in."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("git", "sh", "sed", "cat", "mkfifo", "sleep", "touch"):
-        (programs / name).symlink_to(shutil.which(name) or name)
-    monkeypatch.setenv("PATH", str(programs))
-
-
-def append(file: Path, text: str) -> None:
-    with file.open("a") as opened:
-        opened.write(text)
+    hide_bwrap(tmp_path / "programs", monkeypatch)
 
 
 # -- where an agent can write settings of git --------------------------------------------------------------------
@@ -99,20 +90,25 @@ async def test_settings_of_an_agent_run_nothing(
     repo: Path, home: Path, tmp_path: Path, mark: Path, plant: Callable[[Path, str, Path], None], early: bool
 ) -> None:
     settings = write_trap(tmp_path / "trap", mark)
-    git(repo, "config", "core.logAllRefUpdates", "true")
+    checkout = tmp_path / "linked" if plant is in_every_worktree else repo
+    if checkout != repo:  # the task starts in a worktree, which git finds by a file that an agent can write
+        git(repo, "worktree", "add", "--quiet", "-b", "linked", str(checkout))
     if early:
         plant(repo, settings, tmp_path)
     async with open_desk(home) as desk:
         work = f"echo '{ATTRIBUTES}' > .gitattributes; echo 'a.txt filter=p' >> .gitattributes; echo three >> a.txt"
-        task = await run_task(desk, f"{work}; echo new > new", repo)
-        assert task.status == "done", task.error
+        task = await run_task(desk, f"{work}; echo new > new", checkout)
         if not early:
             plant(repo, settings, tmp_path)
         (repo / ".gitattributes").write_text(ATTRIBUTES)
-        assert "+three" in (await desk.worktrees.diff(task.id)).text
-        forget_object(repo, "-sub/b.txt")
-        errors = await use_worktree(desk, task.id)
-        assert not any("stopped after" in error for error in errors), errors
+        if plant is in_commondir:
+            refused = "commondir makes git use another repository"
+            assert refused in ((task.error or "") if early else (await use_worktree(desk, task.id))[0])
+        else:
+            assert "+three" in (await desk.worktrees.diff(task.id)).text, task.error
+            forget_object(repo, "-sub/b.txt")
+            errors = await use_worktree(desk, task.id)
+            assert not any("stopped after" in error for error in errors), errors
     assert not mark.exists()
 
 

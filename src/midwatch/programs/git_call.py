@@ -269,18 +269,23 @@ async def open_calls(
     program: str, home: str | None, filters: frozenset[str], common: Path, admin: Path, work: Path | None = None
 ) -> GitCalls:
     """Return the calls of git in a checkout, or raise Conflict if one of its directories was replaced."""
-    await asyncio.to_thread(_check_real, common, admin, *(() if work is None else (work,)))
+    await asyncio.to_thread(_check_directories, common, admin, *(() if work is None else (work,)))
     plain = GitCalls(program, home, common, admin, work)
     settings = parse_settings(await plain.read_settings(), filters)
     return GitCalls(program, home, common, admin, work, settings, bool(filters))
 
 
-def _check_real(*directories: Path) -> None:
-    for directory in directories:
+def _check_directories(common: Path, *others: Path) -> None:
+    for directory in (common, *others):
         if not directory.is_dir():
             raise Conflict(f"the directory {directory} does not exist any more; restore it, then try again.")
         if directory.resolve() != directory:
             raise Conflict(f"{directory} was replaced by a symbolic link; look at it, restore it, then try again.")
+    if os.path.lexists(common / "commondir"):  # git gets the settings from `common` anyway, but not all branches
+        raise Conflict(
+            f"{common}/commondir makes git use another repository. git itself does not create this file; look at its "
+            "content, then remove the file."
+        )
 
 
 def find_box() -> tuple[str, ...]:
