@@ -212,6 +212,26 @@ async def test_changes_after_a_merge_count_from_the_merge(desk: Runtime, repo: P
     assert read_worktree_note(second)["base"] == git(repo, "rev-parse", "main")
 
 
+async def test_the_users_name_may_come_from_an_included_file(
+    desk: Runtime, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = tmp_path / "user"
+    (user / "dotfiles").mkdir(parents=True)
+    (user / "dotfiles" / "name").write_text("[user]\nname = Bob\nemail = bob@example.org\n")
+    (user / "dotfiles" / "ignore").write_text("*.log\n")
+    (user / ".gitconfig").write_text(
+        f'[core]\nexcludesFile = ~/dotfiles/ignore\n[includeIf "gitdir:{repo}/"]\npath = ~/dotfiles/name\n'
+    )
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL")
+    for key in ("user.name", "user.email"):
+        git(repo, "config", "--unset", key)
+    task = await run_task(desk, "echo x > x; echo x > x.log", repo)
+    assert read_worktree_note(task)["files"] == 1
+    await desk.worktrees.merge(task.id)
+    assert git(repo, "log", "-1", "--format=%an", "--name-only").split() == ["Bob", "x"]
+
+
 async def test_diverged_branches_are_merged(desk: Runtime, repo: Path) -> None:
     task = await run_task(desk, "echo new > new", repo)
     (repo / "other").write_text("other")

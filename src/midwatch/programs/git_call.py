@@ -27,8 +27,8 @@ QUICK, LONG = 60.0, 900.0  # timeout in seconds of a call that reads, and of one
 TRY_SECONDS = 20.0
 OUTPUT_LIMIT = 5_000_000
 ERROR_LIMIT = 20_000
-LIMITED = 'ulimit -d 4194304 2>/dev/null; exec "$@"'
-"""Limits the memory of git to 4 GB, because a file that an agent wrote may be endless."""
+LIMITED = 'ulimit -d 2097152 2>/dev/null; exec "$@"'
+"""Limits the memory of git to 2 GB, because a file that an agent wrote may be endless."""
 OFF = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.pager=cat", "core.editor=:", "sequence.editor=:",
     "core.askPass=:", "core.sshCommand=false", "core.splitIndex=false", "core.quotePath=false", "credential.helper=",
@@ -50,6 +50,8 @@ NEEDED = re.compile(r"(PATH|HOME|USER|LOGNAME|EMAIL|TZ|XDG_CONFIG_HOME|LD_LIBRAR
 """The other variables that git needs. The rest may contain passwords, and a filter could read them."""
 SETTINGS = ("config", "config.worktree", "commondir", "hooks", "info", "modules", "worktrees")
 """Names in the directory of a repository that make git run programs. They stay read-only while git writes."""
+AS_ROOT = ("--cap-add", "CAP_DAC_OVERRIDE", "--cap-add", "CAP_FOWNER")
+"""With these rights a desk that runs as root can use repositories of other users."""
 BOXES: dict[str, tuple[str, ...]] = {}  # the options with which a bubblewrap program made a sandbox
 
 
@@ -139,8 +141,8 @@ class GitCalls:
         The call sees the user's home, because settings may include other files.
         """
         start = await asyncio.to_thread(find_box)
-        shown = [path for path in (Path.home(), self.common, self.work) if path is not None and path.is_dir()]
-        mounts = [word for path in shown for word in ("--ro-bind", str(path), str(path))]
+        shown = [path for path in (Path.home(), self.common, self.work) if path is not None]
+        mounts = [word for path in shown for word in ("--ro-bind-try", str(path), str(path))]
         box = (*start[:-1], *mounts, start[-1]) if start else ()
         words = ("config", "--null", "--list", "--show-scope", "--show-origin")
         output = await self._start(self._command(words, box), "config", QUICK, OUTPUT_LIMIT)
@@ -297,7 +299,8 @@ def find_box() -> tuple[str, ...]:
     if program is None:
         return ()
     if program not in BOXES:  # some containers allow a sandbox, but no network of its own
-        commands = ((program, *APART, "--unshare-net", "--"), (program, *APART, "--"))
+        apart = (program, *APART, *(AS_ROOT if os.geteuid() == 0 else ()))
+        commands = ((*apart, "--unshare-net", "--"), (*apart, "--"))
         if works := next((command for command in commands if _works(command)), None):
             BOXES[program] = works
     return BOXES.get(program, ())
