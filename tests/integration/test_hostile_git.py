@@ -192,6 +192,31 @@ async def test_a_repository_made_by_an_agent_runs_nothing(repo: Path, home: Path
     assert not mark.exists()
 
 
+@NEEDS_BWRAP
+async def test_a_directory_that_is_replaced_after_it_was_checked_is_refused(repo: Path, tmp_path: Path) -> None:
+    """An agent replaces its repository by a link to one that it cannot read, between the check and the call."""
+    secret = a_repository(tmp_path / "secret")
+    inner = repo / ".git"
+    calls = await git_call.open_calls("git", None, frozenset(), inner, inner, repo)
+    assert await calls.text("rev-parse", "HEAD") == git(repo, "rev-parse", "HEAD")
+    inner.rename(repo / "away")
+    inner.symlink_to(secret / ".git")
+    with pytest.raises(Conflict, match=r"the sandbox of git in .* cannot be made"):
+        await calls.run("rev-parse", "HEAD")
+    inner.unlink()
+    (secret / ".git").rename(inner)
+    with pytest.raises(Conflict, match=r"a directory of the repository of .* was replaced"):
+        await calls.run("rev-parse", "HEAD")
+    inner.rename(secret / ".git")
+    inner.symlink_to(secret / ".git")
+    with pytest.raises(Conflict, match="cannot be opened"):
+        await git_call.open_calls("git", None, frozenset(), inner, inner, repo)
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path)
+    with pytest.raises(Conflict, match="replaced by a symbolic link"):
+        await git_call.open_calls("git", None, frozenset(), linked / "secret" / ".git", linked / "secret" / ".git")
+
+
 # -- hooks of the repository -------------------------------------------------------------------------------------
 
 

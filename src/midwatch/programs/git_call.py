@@ -16,7 +16,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,15 @@ OUTPUT_LIMIT = 5_000_000
 ERROR_LIMIT = 20_000
 LIMITED = 'ulimit -d 2097152 2>/dev/null; exec "$@"'
 """Limits the memory of git to 2 GB, because a file that an agent wrote may be endless."""
+CHECKED = """
+[ "$(stat -Lc %d:%i -- "$GIT_COMMON_DIR" "$GIT_DIR" "${GIT_WORK_TREE:-$GIT_DIR}")" = "$1" ] || exit 97
+shift; ulimit -d 2097152 2>/dev/null; exec "$@"
+"""
+"""The same in a sandbox. Before that, the directories in the sandbox are compared with those that midwatch has checked.
+
+An agent could have replaced a directory by a symbolic link to a repository that it cannot read.
+"""
+REPLACED = 97  # the exit code of `CHECKED` for a directory that was replaced
 OFF = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.pager=cat", "core.editor=:", "sequence.editor=:",
     "core.askPass=:", "core.sshCommand=false", "core.splitIndex=false", "core.quotePath=false", "credential.helper=",
@@ -114,6 +123,7 @@ class GitCalls:
     common: Path
     admin: Path
     work: Path | None
+    identities: str  # the device and inode of each of the three directories
     settings: GitSettings = NO_SETTINGS
     keeps_filters: bool = False
     index: Path | None = None  # a copy of the index, alone in a directory, which git uses instead of the index
@@ -160,7 +170,11 @@ class GitCalls:
         names = [name for name in OFF if not (hooks and name.startswith("core.hooksPath="))]
         options = [word for name in (*names, *self.settings.off) for word in ("-c", name)]
         git = (self.program, "--no-pager", "--no-optional-locks", *options, "-C", str(self.directory), *words)
-        return git if hooks else ("/bin/sh", "-c", LIMITED, "midwatch-git", *box, *git)
+        if hooks:
+            return git
+        if box:
+            return (*box, "/bin/sh", "-c", CHECKED, "midwatch-git", self.identities, *git)
+        return ("/bin/sh", "-c", LIMITED, "midwatch-git", *git)
 
     def _environment(self, hooks: bool) -> dict[str, str]:
         kept = {
@@ -235,7 +249,12 @@ class GitCalls:
             if child.returncode is None:
                 _kill(child.pid)
                 await child.wait()
-        return GitOutput(code, out, err.decode("utf-8", "replace"), cut)
+        if code == REPLACED:
+            raise Conflict(f"a directory of the repository of {self.directory} was replaced; look at it, try again.")
+        output = GitOutput(code, out, err.decode("utf-8", "replace"), cut)
+        if code and err.startswith(b"bwrap: "):  # git did not run, so its exit code says nothing
+            raise Conflict(f"the sandbox of git in {self.directory} cannot be made ({output.why}); try again later.")
+        return output
 
 
 def parse_settings(listed: bytes, allowed: frozenset[str]) -> GitSettings:
@@ -271,23 +290,38 @@ async def open_calls(
     program: str, home: str | None, filters: frozenset[str], common: Path, admin: Path, work: Path | None = None
 ) -> GitCalls:
     """Return the calls of git in a checkout, or raise Conflict if one of its directories was replaced."""
-    await asyncio.to_thread(_check_directories, common, admin, *(() if work is None else (work,)))
-    plain = GitCalls(program, home, common, admin, work)
+    identities = await asyncio.to_thread(_check_directories, common, admin, work or admin)
+    plain = GitCalls(program, home, common, admin, work, identities)
     settings = parse_settings(await plain.read_settings(), filters)
-    return GitCalls(program, home, common, admin, work, settings, bool(filters))
+    return replace(plain, settings=settings, keeps_filters=bool(filters))
 
 
-def _check_directories(common: Path, *others: Path) -> None:
-    for directory in (common, *others):
-        if not directory.is_dir():
-            raise Conflict(f"the directory {directory} does not exist any more; restore it, then try again.")
-        if directory.resolve() != directory:
-            raise Conflict(f"{directory} was replaced by a symbolic link; look at it, restore it, then try again.")
-    if os.path.lexists(common / "commondir"):  # git gets the settings from `common` anyway, but not all branches
+def _check_directories(*directories: Path) -> str:
+    """Return the identities of the directories, or raise Conflict if one is missing or leads to another directory."""
+    if os.path.lexists(directories[0] / "commondir"):  # git reads the settings elsewhere, but follows it for branches
         raise Conflict(
-            f"{common}/commondir makes git use another repository. git itself does not create this file; look at its "
-            "content, then remove the file."
+            f"{directories[0]}/commondir makes git use another repository. git itself does not create this file; look "
+            "at its content, then remove the file."
         )
+    return "\n".join(map(_identify, directories))
+
+
+def _identify(directory: Path) -> str:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as problem:
+        raise Conflict(f"{directory} cannot be opened ({problem.strerror}); restore it, then try again.") from None
+    try:
+        facts = os.fstat(descriptor)
+        real = directory.resolve()
+        same = real == directory and os.path.samestat(real.lstat(), facts)
+    except OSError:
+        same = False
+    finally:
+        os.close(descriptor)
+    if not same:
+        raise Conflict(f"{directory} was replaced by a symbolic link; look at it, restore it, then try again.")
+    return f"{facts.st_dev}:{facts.st_ino}"
 
 
 def find_box() -> tuple[str, ...]:
