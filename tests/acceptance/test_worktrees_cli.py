@@ -82,21 +82,29 @@ def run_refused(home: Path, folder: Path, status: int, *arguments: str) -> str:
 
 
 def test_a_worktree_is_made_merged_and_removed_without_a_server(home: Path, repo: Path) -> None:
+    hook = repo / ".git" / "hooks" / "post-merge"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hooked\n")
+    hook.chmod(0o755)
     assert "No worktrees." in midwatch(home, repo, "worktrees").stdout
-    ran = midwatch(home, repo / "-sub", "run", "--worktree", "echo new > new; pwd")
+    ran = midwatch(home, repo / "-sub", "run", "--worktree", "echo new > new; touch .envrc; pwd")
     assert ran.returncode == 0, ran.stderr
     (tree,) = run_json(home, repo, "worktrees")["worktrees"]
-    assert f"{tree['branch']} 1 file +1 -0" in ran.stderr
+    assert f"{tree['branch']} 2 files +1 -0" in ran.stderr
     assert Path(ran.stdout.strip()) == Path(tree["path"], "-sub")
     shown = midwatch(home, repo, "worktree", "show", tree["id"]).stdout
-    assert "1 file +1 -0" in shown
+    assert "2 files +1 -0" in shown
     assert f"Then: midwatch worktree diff {tree['id']}" in midwatch(home, repo, "show", tree["task_id"]).stdout
-    assert "+new" in midwatch(home, repo, "worktree", "diff", tree["task_id"]).stdout
+    code = "files run code when they are used; read them:\n  -sub/.envrc: an editor or a shell that opens"
+    diff = midwatch(home, repo, "worktree", "diff", tree["task_id"])
+    assert ("+new" in diff.stdout, code in diff.stderr) == (True, True)
     cut = midwatch(home, repo, "worktree", "diff", tree["id"], "--limit", "10")
     assert (len(cut.stdout), "--limit 100" in cut.stderr) == (10, True)
     why = run_refused(home, repo, 4, "worktree", "remove", tree["id"])
-    assert "has 1 uncommitted file, which would be lost" in why
-    merged = midwatch(home, repo, "worktree", "merge", tree["id"])
+    assert "has 2 uncommitted files, which would be lost" in why
+    merged = midwatch(home, repo, "worktree", "merge", tree["id"], "--hooks")
+    assert code in merged.stdout
+    assert (repo / "hooked").exists()
     assert f"{tree['branch']} is merged into main (fast-forward)" in merged.stdout, merged.stderr
     assert (repo / "-sub" / "new").exists()
     assert "is removed" in midwatch(home, repo, "worktree", "remove", tree["id"]).stdout
@@ -132,7 +140,8 @@ async def test_worktrees_are_managed_over_http(home: Path, repo: Path) -> None:
         assert (task["worktree"]["files"], task["worktree"]["dirty"]) == (1, True), task
         tree = await client.worktree(task["id"])
         assert tree == (await client.worktrees())["worktrees"][0] | {"updated_at": tree["updated_at"]}
-        assert "+x" in (await client.worktree_diff(tree["id"]))["diff"]
+        changes = await client.worktree_diff(tree["id"])
+        assert ("+x" in changes["diff"], changes["runs_code"]) == (True, [])
         with pytest.raises(InvalidInput):
             await client.worktree_diff(tree["id"], limit=0)
         with pytest.raises(Conflict, match="would be lost"):

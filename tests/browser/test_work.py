@@ -232,3 +232,33 @@ async def test_a_worktree_with_unmerged_work_is_removed_only_after_a_second_conf
     await again.click()
     await expect(branch.locator(".status")).to_have_text("removed")
     assert not Path(ended_task["worktree"]["path"]).exists()
+
+
+@pytest.mark.usefixtures("shared")
+async def test_changed_files_that_run_code_are_marked_and_hooks_run_only_on_request(desk: Desk, tmp_path: Path) -> None:
+    repo = a_repository(tmp_path / "repo")
+    hook = repo / ".git" / "hooks" / "post-merge"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hooked\n")
+    hook.chmod(0o755)
+    prompt = "mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml; echo x > plain.txt"
+    task = await desk.submit(prompt, "shell", workdir=str(repo), worktree=True)
+    await desk.wait_for_end(task)
+    page = await desk.open(f"/tasks/{task}")
+    branch = page.locator(".worktree")
+    await branch.get_by_text("Show the diff").click()
+    await expect(branch.locator(".code-list li")).to_have_text(
+        [".github/workflows/ci.yml: it runs on a server that builds or tests"]
+    )
+    marked = branch.locator(".diff", has=page.locator(".runs-code"))
+    await expect(marked.locator(".diff-path")).to_have_text([".github/workflows/ci.yml"])
+    await expect(marked.locator(".runs-code")).to_have_attribute(
+        "title", "This file runs code: it runs on a server that builds or tests."
+    )
+    await branch.get_by_label("Run the git hooks of the repository").check()
+    await branch.get_by_role("button", name="Merge").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("changed files run code: .github/workflows/ci.yml.")
+    await page.get_by_role("dialog").get_by_role("button", name="Merge").click()
+    await expect(branch.locator(".status")).to_have_text("merged")
+    await expect(branch.get_by_label("Run the git hooks of the repository")).to_be_hidden()
+    assert (repo / "hooked").exists()

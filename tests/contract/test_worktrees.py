@@ -54,10 +54,11 @@ async def test_only_transitions_of_the_table_are_allowed(store: Store) -> None:
 
 async def test_a_task_and_its_worktree_are_written_together_by_its_attempt_only(store: Store) -> None:
     task = await submit_and_claim(store, worktree={"id": "w_000000000000000000000001"})
-    tree = plan_worktree(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
+    tree = plan_worktree(task, Place("/src", "/src/.git", "sub", "b" * 40, "main"), "/home/w", "here", 7)
     assert (tree.branch, tree.path, tree.workdir) == (
         "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
     )  # fmt: skip
+    assert (tree.git_dir, tree.admin_dir) == ("/src/.git", "/src/.git/worktrees/000000000001")
     await store.apply(Changes(fence=fence(task), records=(tree,)))
     occupied, step = occupy_worktree(tree, task, 8, status="kept")
     await store.apply(step)

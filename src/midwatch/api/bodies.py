@@ -205,6 +205,12 @@ class DiffQuery(Strict):
     limit: int = Field(1_000_000, ge=1, le=MAX_DIFF)
 
 
+class MergeBody(Strict):
+    """Options of a merge. With `hooks` the hooks of the repository run at the merge, outside of every sandbox."""
+
+    hooks: bool = Field(False, strict=True)
+
+
 class RemoveBody(Strict):
     """Options of a removal. With `force` the worktree is removed even if work is lost."""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from midwatch.api.bodies import DiffQuery, RemoveBody, WorktreeQuery
+from midwatch.api.bodies import DiffQuery, MergeBody, RemoveBody, WorktreeQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page
@@ -37,15 +37,18 @@ async def show(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
 async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[DiffQuery, Query()]) -> Json:
     """Return the diff of a worktree, with uncommitted changes and new files. Agents of running tasks get no diff."""
     changes = await desk.worktrees.diff(worktree_id, query.limit, actor=actor)
-    return Json({"id": worktree_id, "diff": changes.text, "truncated": changes.truncated})
+    code = [file._asdict() for file in changes.runs_code]
+    return Json({"id": worktree_id, "diff": changes.text, "truncated": changes.truncated, "runs_code": code})
 
 
 @router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerge}})
 @needs("manage")
-async def merge(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
+async def merge(desk: DeskDep, actor: Caller, worktree_id: str, body: MergeBody | None = None) -> Json:
     """Commit the uncommitted changes of a worktree, and merge its branch into the branch that it started from."""
-    tree, merged = await desk.worktrees.merge(worktree_id, actor=actor)
-    return Json({"worktree": tree.snapshot(), "commit": merged.commit, "into": tree.target, "how": merged.how})
+    tree, merged = await desk.worktrees.merge(worktree_id, hooks=body is not None and body.hooks, actor=actor)
+    code = [file._asdict() for file in merged.runs_code]
+    result = {"commit": merged.commit, "into": tree.target, "how": merged.how, "runs_code": code}
+    return Json({"worktree": tree.snapshot(), **result})
 
 
 @router.post("/worktrees/{worktree_id}/remove", responses={200: {"model": WorktreeInfo}})

@@ -13,7 +13,7 @@ from midwatch.cli.connection import Desk
 from midwatch.cli.options import Limit
 
 if TYPE_CHECKING:
-    from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo
+    from midwatch.wire.worktrees import WorktreeCodeFile, WorktreeDiff, WorktreeInfo
 
 MAX_DIFF = 10_000_000
 HEADERS = ("ID", "STATUS", "BRANCH", "FROM", "CHANGES", "AGE", "REPOSITORY")
@@ -83,20 +83,35 @@ async def diff(
 def print_diff(changes: WorktreeDiff, limit: int) -> None:
     """Print a diff unchanged, so that git can apply it."""
     sys.stdout.write(out.clean_for_terminal(changes["diff"]))
+    if code := describe_code(changes["runs_code"]):
+        out.note(f"\n{code}")
     if changes["truncated"]:
         out.note(f"\nThe diff is longer; print more of it with --limit {min(10 * limit, MAX_DIFF)}.")
 
 
+def describe_code(files: list[WorktreeCodeFile]) -> str | None:
+    """Return lines that name the changed files that run code, or None."""
+    lines = [f"  {out.clean_for_terminal(file['path'])}: {file['why']}" for file in files]
+    return "\n".join(("These changed files run code when they are used; read them:", *lines)) if lines else None
+
+
 @command(app)
-async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
+async def merge(
+    desk: Desk,
+    worktree_id: WorktreeId,
+    hooks: Annotated[
+        bool, Option("--hooks", help="Run the git hooks of the repository at the merge, outside of every sandbox.")
+    ] = False,
+) -> Reply:
     """Commit the uncommitted changes of a worktree, and merge its branch into the branch that it started from."""
-    merged = await desk.client.merge_worktree(worktree_id)
+    merged = await desk.client.merge_worktree(worktree_id, hooks=hooks)
     branch, into = merged["worktree"]["branch"], merged["into"]
     if merged["how"] == "nothing":
         text = f"nothing to merge: {into} has all changes of {branch}"
     else:
         text = f"{branch} is merged into {into} ({merged['how']}), which is now {merged['commit'][:12]}"
-    return Reply(merged, out.join(text, f"Then: midwatch worktree remove {merged['worktree']['id']}"))
+    code = describe_code(merged["runs_code"])
+    return Reply(merged, out.join(text, code, f"Then: midwatch worktree remove {merged['worktree']['id']}"))
 
 
 @command(app)

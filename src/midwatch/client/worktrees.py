@@ -31,9 +31,12 @@ class WorktreeCalls(Transport):
         """Return the changes in a worktree, up to `limit` bytes."""
         return await self._get(path_of("worktree", worktree_id, "diff"), limit=limit)
 
-    async def merge_worktree(self, worktree_id: str) -> WorktreeMerge:
-        """Merge the branch of a worktree into the branch that the worktree was made from."""
-        return await self._post(path_of("worktree", worktree_id, "merge"))
+    async def merge_worktree(self, worktree_id: str, *, hooks: bool = False) -> WorktreeMerge:
+        """Merge the branch of a worktree into the branch that the worktree was made from.
+
+        Only with `hooks` the hooks of the repository run at the merge; they run outside of every sandbox.
+        """
+        return await self._post(path_of("worktree", worktree_id, "merge"), hooks=hooks)
 
     async def remove_worktree(self, worktree_id: str, *, force: bool = False) -> WorktreeInfo:
         """Remove the directory and the branch of a worktree. `force` also discards work that is not merged."""

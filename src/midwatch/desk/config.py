@@ -336,6 +336,10 @@ class Settings(BaseSettings):
     owner_access: Literal["file", "socket"] = Field(
         "file", description="How commands get the owner's token: from a file, or from a socket that refuses agents."
     )
+    git_filters: list[str] = Field(
+        default_factory=list,
+        description="Git filters that run in worktrees, such as lfs. Others do not run: they could be an agent's.",
+    )
     completion_hook: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",

@@ -50,7 +50,7 @@ class Desk(Foundation):
         self.events = Events(store, self.authorization)
         self.system = System(store, clock, self.tasks, self.approvals, home.path)
         self.worktrees = Worktrees(
-            store, clock, GitProgram(), self.authorization,
+            store, clock, GitProgram(home=str(home.path), filters=settings.git_filters), self.authorization,
             home=str(home.worktrees), host=socket.gethostname(), lock=home.lock,
         )  # fmt: skip
         self.automations = Automations(

@@ -6,9 +6,10 @@ a person merges or removes it. All attempts and retries of a task, or all turns 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Fence, Update, update_record
@@ -29,6 +30,27 @@ PRESENT: tuple[Status, ...] = ("making", "kept", "merged")
 BRANCHES = "midwatch/"
 MAX_DIFF = 10_000_000
 """A diff is read only up to this number of bytes."""
+CODE: Mapping[str, tuple[str, ...]] = {
+    "git runs it as a hook": (".githooks/", ".husky/", "lefthook*.yml", ".lefthook*.yml", ".pre-commit-*.yaml"),
+    "it tells git which programs to run": (".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig"),
+    "it runs on a server that builds or tests": (
+        ".github/workflows/", ".github/actions/", ".gitlab-ci*.yml", ".gitlab/ci/", ".circleci/", "jenkinsfile*",
+        "azure-pipelines*.yml", ".azure-pipelines/", ".travis.yml", "bitbucket-pipelines.yml", ".woodpecker/",
+        ".woodpecker*.yml", ".woodpecker*.yaml", ".drone.yml", ".forgejo/", ".gitea/", ".buildkite/", "appveyor.yml",
+    ),
+    "it is a setting of an agent, which may run programs": (
+        ".claude/", ".codex/", ".copilot/", ".cursor/", ".gemini/", ".goose/", ".opencode/", ".qwen/", ".mcp.json",
+        "opencode.json", "opencode.jsonc",
+    ),
+    "an editor or a shell that opens the directory runs it": (
+        ".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json", ".idea/", ".devcontainer/",
+        ".devcontainer.json", ".envrc", ".mise.toml", "mise.toml",
+    ),
+}  # fmt: skip
+"""Files that run code when somebody uses them, by the reason. A directory ends with a slash and stands for its files.
+
+A name counts in every directory, and in capital and small letters. Files that only contain instructions do not count.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +59,9 @@ class Worktree(JsonRecord):
 
     The worktree was created from the checkout `repository`, at the commit `base`. `target` is the branch that was
     checked out in `repository`, if any; the worktree is merged into this branch. `subdir` is the working directory
-    inside the worktree. `task_id` is the latest task that works in it. `files`, `added` and `removed` compare the
-    worktree with `base`; they are None if they are not known.
+    inside the worktree. `git_dir` is the directory of the whole repository, and `admin_dir` the directory in it that
+    belongs to this worktree; both are empty in a record of an older version. `task_id` is the latest task that works in
+    it. `files`, `added` and `removed` compare the worktree with `base`; they are None if they are not known.
     """
 
     noun: ClassVar[str] = "worktree"
@@ -52,6 +75,8 @@ class Worktree(JsonRecord):
     base: Annotated[str, Example("371918cb96328f47269925f92f4a385369df101a")]
     target: Annotated[str | None, Example("main")]
     subdir: Hidden[str]
+    git_dir: Hidden[str] = ""
+    admin_dir: Hidden[str] = ""
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     session_key: str | None = None
     creator: Annotated[str | None, Example("owner")] = None
@@ -75,9 +100,13 @@ class Worktree(JsonRecord):
 
 
 class Place(NamedTuple):
-    """A repository, a directory inside of it, and the commit and branch that are checked out there."""
+    """A repository, a directory inside of it, and the commit and branch that are checked out there.
+
+    `git_dir` is the directory of the repository itself, which all its worktrees share.
+    """
 
     repository: str
+    git_dir: str
     subdir: str
     head: str
     branch: str | None
@@ -94,29 +123,48 @@ class Stat(NamedTuple):
     dirty: bool
 
 
+class Change(NamedTuple):
+    """A changed file, and whether it is a submodule, that is, a reference to another repository."""
+
+    path: str
+    submodule: bool = False
+
+
+class CodeFile(NamedTuple):
+    """A changed file that runs code when somebody uses it, and the reason."""
+
+    path: str
+    why: str
+
+
 class Diff(NamedTuple):
-    """The text of a diff, and whether the text was cut."""
+    """The text of a diff, whether the text was cut, and the changed files that run code, also those cut away."""
 
     text: str
     truncated: bool
+    runs_code: tuple[CodeFile, ...] = ()
 
 
 class MergeResult(NamedTuple):
-    """The result of a merge: the newest commit of the target branch, and how the merge was done."""
+    """The result of a merge: the newest commit of the target branch, how it was done, and the files that run code."""
 
     commit: str
     how: How
+    runs_code: tuple[CodeFile, ...] = ()
 
 
 class Git(Protocol):
     """Port: git.
 
     A method that fails raises Conflict with one line about what to do. Only `merge` changes the user's checkout, index
-    and branches; the other methods leave them as they were.
+    and branches; the other methods leave them as they were. Nothing that an agent wrote is run.
     """
 
     async def locate(self, workdir: str) -> Place:
         """Return the repository that contains `workdir`, and what is checked out there."""
+
+    async def find_directories(self, tree: Worktree) -> tuple[str, str] | None:
+        """Return `git_dir` and `admin_dir` for the record of a worktree that has none, or None without repository."""
 
     async def make(self, tree: Worktree) -> None:
         """Create the directory and the branch of a worktree.
@@ -136,8 +184,11 @@ class Git(Protocol):
     async def diff(self, tree: Worktree, limit: int) -> Diff:
         """Return the difference between a worktree and its `base` commit as text, up to `limit` bytes."""
 
-    async def merge(self, tree: Worktree, message: str) -> MergeResult:
-        """Commit the changes in a worktree, and merge its branch into its target branch."""
+    async def merge(self, tree: Worktree, message: str, *, hooks: bool = False) -> MergeResult:
+        """Commit the changes in a worktree, and merge its branch into its target branch.
+
+        Only with `hooks` the hooks of the repository run at the merge.
+        """
 
     async def losses(self, tree: Worktree) -> list[str]:
         """Return descriptions of the work that would be lost if the worktree were removed; an empty list means none."""
@@ -201,7 +252,8 @@ def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> W
     name = short_id(worktree_id)
     return Worktree(
         id=worktree_id, status="making", host=host, repository=place.repository, path=str(Path(home, name)),
-        branch=BRANCHES + name, base=place.head, target=place.branch, subdir=place.subdir, task_id=task.id,
+        branch=BRANCHES + name, base=place.head, target=place.branch, subdir=place.subdir, git_dir=place.git_dir,
+        admin_dir=str(Path(place.git_dir, "worktrees", name)), task_id=task.id,
         session_key=task.session_key if has_conversation(task) else None, creator=task.creator, note=place.note,
         created_at=now, updated_at=now,
     )  # fmt: skip
@@ -236,3 +288,30 @@ def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: 
         worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into
     )
     return event(payload, now, task_id=tree.task_id, session_key=tree.session_key, actor=actor or tree.creator)
+
+
+def find_code(changes: Iterable[Change], hooks: str | None = None) -> tuple[CodeFile, ...]:
+    """Return the changed files that run code when somebody uses them.
+
+    `hooks` is the directory of the repository's hooks if it is set; relative paths start in the checkout.
+    """
+    reasons = list(CODE.items())
+    if hooks and not hooks.startswith(("/", "~")):
+        reasons.insert(0, ("git runs it as a hook", (f"{PurePosixPath(hooks)}/",)))
+    found = []
+    for change in changes:
+        why = "it brings the files of another repository" if change.submodule else None
+        why = why or next((why for why, names in reasons if any(_is_at(change.path, name) for name in names)), None)
+        if why is not None:
+            found.append(CodeFile(change.path, why))
+    return tuple(found)
+
+
+def _is_at(path: str, name: str) -> bool:
+    """Return whether a part of the path has the name: its end, or a directory above if the name ends with a slash."""
+    parts, wanted = path.lower().split("/"), name.lower().rstrip("/").split("/")
+    if name.endswith("/"):
+        starts: Iterable[int] = range(len(parts) - len(wanted))
+    else:
+        starts = (len(parts) - len(wanted),)
+    return any(start >= 0 and all(map(fnmatchcase, parts[start : start + len(wanted)], wanted)) for start in starts)

@@ -66,9 +66,10 @@ class Worktrees:
                 tree = await self._plan(task, workdir)
             elif tree.status == "removed":
                 fresh = await self._plan_at(task, tree.repository, tree.subdir)
-                begin = {"base": fresh.base, "target": fresh.target, "note": fresh.note, "host": self._host}
-                tree = await self._write(tree, task, status="making", path=fresh.path, **begin)
-            self._check_here(tree)
+                names = ("path", "base", "target", "note", "host", "git_dir", "admin_dir")
+                begin = {name: getattr(fresh, name) for name in names}
+                tree = await self._write(tree, task, status="making", **begin)
+            tree = await self._pin(tree)
             if tree.status == "making":
                 await self._git.make(tree)
                 return await self._write(tree, task, status="kept")
@@ -83,7 +84,7 @@ class Worktrees:
         if worktree_id is None:
             return task
         try:
-            tree = await self.find(worktree_id)
+            tree = await self._pin(await self.find(worktree_id))
             if tree.status != "making":
                 tree = await self._write(tree, task, **await self._read_stat(tree))
             return task._replace(worktree=tree.note_of_task())
@@ -112,6 +113,7 @@ class Worktrees:
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._find_runner(tree):
             return tree
         try:
+            tree = await self._pin(tree)
             return replace(tree, **await self._read_stat(tree))
         except MidwatchError as problem:
             return replace(tree, note=str(problem))
@@ -135,8 +137,13 @@ class Worktrees:
         tree = await self._get_present(key)
         return await self._git.diff(tree, limit)
 
-    async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, MergeResult]:
-        """Commit all changes in a worktree, and merge its branch into the branch from which it was created."""
+    async def merge(self, key: str, *, hooks: bool = False, actor: AnyActor = None) -> tuple[Worktree, MergeResult]:
+        """Commit all changes in a worktree, and merge its branch into the branch from which it was created.
+
+        Only with `hooks` the hooks of the repository run at the merge; they run outside of every sandbox.
+        """
+        if hooks:
+            refuse_agent(actor, "an agent may not run the hooks of a repository; a person can merge with `--hooks`.")
         await self._find_managed(key, actor)
         tree = await self._get_present(key)
         async with self._lock_worktree(tree.id):
@@ -144,7 +151,7 @@ class Worktrees:
             await self._check_idle(tree)
             task = await self._store.get_task(tree.task_id)
             async with self._hold_lock(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
-                merged = await self._git.merge(tree, _message(tree, task))  # one merge at a time in a repository
+                merged = await self._git.merge(tree, _message(tree, task), hooks=hooks)  # one at a time
             now = self._clock.now()
             stat = await self._read_stat(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
@@ -164,7 +171,7 @@ class Worktrees:
             tree = await self.find(tree.id)
             if tree.status == "removed":
                 return tree
-            self._check_here(tree)
+            tree = await self._pin(tree)
             await self._check_idle(tree)
             await self._check_closed(tree)
             if not force and (lost := await self._git.losses(tree)):
@@ -183,6 +190,7 @@ class Worktrees:
         async for tree in self._list_old(before):
             async with self._lock_worktree(tree.id):
                 try:
+                    tree = await self._pin(tree)
                     await self._check_idle(tree)
                     await self._check_closed(tree)
                     if not await self._git.losses(tree):
@@ -240,12 +248,20 @@ class Worktrees:
         if tree.status in ("making", "removed"):
             why = "is being created; try again later" if tree.status == "making" else "was removed; its files are gone"
             raise Conflict(f"worktree {tree.id} {why}.")
-        self._check_here(tree)
-        return tree
+        return await self._pin(tree)
 
-    def _check_here(self, tree: Worktree) -> None:
+    async def _pin(self, tree: Worktree) -> Worktree:
+        """Return the worktree with the directories of its repository, or raise Conflict if it is on another machine.
+
+        Records that older versions wrote have no directories; they are found once and stored.
+        """
         if tree.host != self._host:
             raise Conflict(f"worktree {tree.id} is on the machine {tree.host}; run this command there.")
+        if tree.git_dir or (found := await self._git.find_directories(tree)) is None:
+            return tree
+        after, update = rules.change_worktree(tree, self._clock.now(), git_dir=found[0], admin_dir=found[1])
+        await self._store.apply(Changes(updates=(update,)))
+        return after
 
     async def _check_idle(self, tree: Worktree) -> None:
         if runner := await self._find_runner(tree):

@@ -43,21 +43,33 @@ class WorktreePage(TypedDict):
     next: str | None
 
 
+class WorktreeCodeFile(TypedDict):
+    """A changed file that runs code when somebody uses it, such as a git hook, and the reason."""
+
+    path: Annotated[str, Example(".github/workflows/test.yml")]
+    why: Annotated[str, Example("it runs on a server that builds or tests")]
+
+
 class WorktreeDiff(TypedDict):
-    """The changes in a worktree, as a unified diff; `truncated` is whether the diff was cut."""
+    """The changes in a worktree, as a unified diff; `truncated` is whether the diff was cut.
+
+    `runs_code` has the changed files that run code, also those whose changes were cut away.
+    """
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
     truncated: bool
+    runs_code: list[WorktreeCodeFile]
 
 
 class WorktreeMerge(TypedDict):
     """The result of a merge: `commit` is now the newest commit of the branch `into`.
 
-    `how` is fast-forward, merge, or nothing.
+    `how` is fast-forward, merge, or nothing. `runs_code` has the merged files that run code.
     """
 
     worktree: WorktreeInfo
     commit: str
     into: str
     how: str
+    runs_code: list[WorktreeCodeFile]

@@ -1,4 +1,4 @@
-import { createFileDiff, createPatchDiffs, splitFiles } from "/web/diff.js";
+import { createCodeList, createFileDiff, createPatchDiffs, splitFiles } from "/web/diff.js";
 import { equal } from "./check.js";
 
 const of = (patch) => splitFiles(patch).map(({ path, added, removed }) => [path, added, removed]);
@@ -80,6 +80,15 @@ export default {
       "1 more lines are not shown; the patch was cut; its end is not shown");
     equal(createPatchDiffs(GIT + NEW, { cut: true }).map(readNote),
       [undefined, "the patch was cut; its end is not shown"]);
+  },
+
+  "files that run code are marked, and listed with the reason": () => {
+    const code = [{ path: "src/one.py", why: "<i>it is a hook</i>" }, { path: "cut away", why: "x" }];
+    equal(createPatchDiffs(GIT + NEW, { code }).map((node) => node.querySelector(".runs-code")?.title),
+      ["This file runs code: <i>it is a hook</i>.", undefined]);
+    equal([...createCodeList(code).querySelectorAll("li")].map((node) => node.textContent),
+      ["src/one.py: <i>it is a hook</i>", "cut away: x"]);
+    equal([createCodeList([]), createCodeList(undefined)], [null, null]);
   },
 
   "names and lines are inserted as text": () => {

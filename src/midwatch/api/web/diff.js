@@ -47,8 +47,9 @@ function createLine(line) {
   return h(`span.line${kind ? `.${kind}` : ""}`, `${line}\n`);
 }
 
-/** Create the diff of one file: { path, patch, added, removed, cut }. A short one is open. */
-export function createFileDiff({ path, patch, added, removed, cut }, { open = null } = {}) {
+/** Create the diff of one file: { path, patch, added, removed, cut, why }. A short one is open. `why` says why the file
+    runs code when it is used; null for other files. */
+export function createFileDiff({ path, patch, added, removed, cut, why }, { open = null } = {}) {
   const [head, changes] = splitLines(patch ?? "");
   const lines = [...head.filter((line) => !PATH_LINES.test(line)), ...changes];
   const body = h("pre.patch", { tabindex: "0", role: "region" });
@@ -58,7 +59,8 @@ export function createFileDiff({ path, patch, added, removed, cut }, { open = nu
     cut ? "the patch was cut; its end is not shown" : null,
   ].filter(Boolean).join("; ");
   const node = h("details.diff",
-    h("summary", h("code.truncate.diff-path", { title: path }, path || "(no name)"), h("span.spacer"),
+    h("summary", h("code.truncate.diff-path", { title: path }, path || "(no name)"),
+      why ? h("span.runs-code", { title: `This file runs code: ${why}.` }, "runs code") : null, h("span.spacer"),
       h("b.added.num", `+${added ?? 0}`), h("b.removed.num", `−${removed ?? 0}`),
       createCopyButton(() => patch ?? "", `Copy the patch of ${path || "the file"}`)),
     body, notes ? h("p.faint.diff-left", notes) : null);
@@ -70,8 +72,18 @@ export function createFileDiff({ path, patch, added, removed, cut }, { open = nu
   return node;
 }
 
-/** Create the diffs of a whole patch, file by file. */
-export function createPatchDiffs(patch, { cut = false, open = null } = {}) {
+/** Create the diffs of a whole patch, file by file. `code` has the files that run code: { path, why }. */
+export function createPatchDiffs(patch, { cut = false, open = null, code = [] } = {}) {
   const files = splitFiles(patch ?? "");
-  return files.map((file, at) => createFileDiff({ ...file, cut: cut && at === files.length - 1 }, { open }));
+  const reasons = new Map(code.map(({ path, why }) => [path, why]));
+  return files.map((file, at) =>
+    createFileDiff({ ...file, cut: cut && at === files.length - 1, why: reasons.get(file.path) }, { open }));
+}
+
+/** Create the list of the changed files that run code, or null if there are none. */
+export function createCodeList(code) {
+  if (!code?.length) return null;
+  return h("div.code-list", { role: "note" },
+    h("p.warn-text", "These changed files run code when they are used. Read them before you merge:"),
+    h("ul", code.map(({ path, why }) => h("li", h("code", path), `: ${why}`))));
 }

@@ -5,7 +5,7 @@ import { h, setText } from "./dom.js";
 import { icon } from "./icons.js";
 import { confirmAction, createActionButton, createCopyButton, createPanel, showToast } from "./parts.js";
 import { stream } from "./stream.js";
-import { createPatchDiffs } from "./diff.js";
+import { createCodeList, createPatchDiffs } from "./diff.js";
 
 const STATES = {
   planned: "created when the task starts", making: "being created", kept: "kept", merged: "merged", removed: "removed",
@@ -38,15 +38,19 @@ export function createWorktreePanel(page) {
     const reply = await get(`/worktrees/${info.id}/diff?limit=1000000`).catch((problem) => ({ problem }));
     if (!accept()) return undefined;
     if (reply.problem) return view.diffs.replaceChildren(h("p.faint", reply.problem.message));
-    return view.diffs.replaceChildren(...createPatchDiffs(reply.diff, { cut: reply.truncated }),
-      reply.diff ? "" : h("p.faint", "No changes."));
+    const code = reply.runs_code;
+    return view.diffs.replaceChildren(createCodeList(code) ?? "",
+      ...createPatchDiffs(reply.diff, { cut: reply.truncated, code }), reply.diff ? "" : h("p.faint", "No changes."));
   };
   const details = h("details.branch-diff", h("summary", "Show the diff"), view.diffs);
   details.addEventListener("toggle", () => details.open && info && !view.diffs.firstChild && readDiff());
   const merge = createActionButton("Merge", async () => {
-    if (!(await confirmAction(`Merge ${info.branch} into ${info.target ?? "its original branch"}?`, "Merge"))) return;
+    const { runs_code: code = [] } = await get(`/worktrees/${info.id}/diff?limit=1`).catch(() => ({}));
+    const warning = code.length ? ` These changed files run code: ${code.map(({ path }) => path).join(", ")}.` : "";
+    const question = `Merge ${info.branch} into ${info.target ?? "its original branch"}?${warning}`;
+    if (!(await confirmAction(question, "Merge"))) return;
     const request = startRequest();
-    const done = await post(`/worktrees/${info.id}/merge`);
+    const done = await post(`/worktrees/${info.id}/merge`, { hooks: hooks.checked });
     showToast(done.how === "nothing" ? "There is nothing to merge." : `Merged into ${done.into}.`);
     update(done.worktree, request);
   }, { kind: "primary", title: "Merge the changes into the original branch" });
@@ -55,8 +59,12 @@ export function createWorktreePanel(page) {
     const request = startRequest();
     update(await removeWorktree(info), request);
   }, { kind: "danger", title: "Remove the branch and its directory" });
+  const hooks = h("input", { type: "checkbox", name: "hooks" });
+  const hooksLabel = h("label.check", {
+    title: "The hooks run outside of every sandbox. Read changed hooks before you allow them.",
+  }, hooks, "Run the git hooks of the repository at the merge");
   const keep = h("p.hint", "The worktree is kept until you merge or remove it.");
-  const buttons = h("div.form-buttons.action", merge, remove);
+  const buttons = h("div.form-buttons.action", merge, remove, hooksLabel);
   body.append(
     h("p.branch-line", icon("branch"), view.branch, createCopyButton(() => info?.branch ?? "", "Copy the branch name"),
       view.status, h("span.spacer"), view.stat),
@@ -79,6 +87,7 @@ export function createWorktreePanel(page) {
     const usable = ["kept", "merged"].includes(info.status);
     details.hidden = !usable;
     merge.disabled = info.status !== "kept";
+    hooksLabel.hidden = merge.disabled;
     remove.disabled = !usable;
     keep.hidden = info.status !== "kept";
   };
