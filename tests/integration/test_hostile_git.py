@@ -105,7 +105,7 @@ async def test_settings_of_an_agent_run_nothing(
             refused = "commondir makes git use another repository"
             assert refused in ((task.error or "") if early else (await use_worktree(desk, task.id))[0])
         elif plant is in_every_worktree and early:
-            assert "is not in a git repository" in (task.error or "")
+            assert "is not the directory of a repository" in (task.error or "")
         else:
             assert "+three" in (await desk.worktrees.diff(task.id)).text, task.error
             forget_object(repo, "-sub/b.txt")
