@@ -58,6 +58,12 @@ jitter: install ## Run tests with random delays of threads and event loops: make
 chaos: install ## Run the chaos test for longer: make chaos SECONDS=600
 	$(BIN)/pytest -s tests/chaos --chaos-seconds=$(or $(SECONDS),600)
 
+.PHONY: attack
+attack: install ## Attack the sandbox, git and the server for longer: about 15 minutes
+	tests/install-services
+	MIDWATCH_ATTACK_ROUNDS=300 MIDWATCH_ATTACK_SECONDS=120 MIDWATCH_ATTACK_SEEDS=3 \
+	  $(BIN)/pytest -n 0 -s --timeout 1800 tests/attack tests/acceptance/test_openapi.py
+
 bench-%: install ## Run a benchmark: make bench-embedded
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks.$*

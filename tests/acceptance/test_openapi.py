@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,6 +20,9 @@ import pytest
 
 from servers import Server
 
+SEEDS = int(os.environ.get("MIDWATCH_ATTACK_SEEDS", "0"))
+CHOICES = [("--seed", str(seed)) for seed in range(1, SEEDS + 1)] or [("--generation-deterministic",)]
+"""How random values are chosen: the same in each run, or by several seeds."""
 REQUESTS = 4000
 EXAMPLES_EACH = 25
 RARELY_ACCEPTED = {
@@ -283,8 +287,9 @@ def configuration(ids: dict[str, list[str]]) -> str:
 
 
 @pytest.mark.timeout(640)
+@pytest.mark.parametrize("choice", CHOICES, ids="".join)
 async def test_thousands_of_random_requests_are_answered_as_documented(
-    server: Server, document: Document, tmp_path: Path
+    server: Server, document: Document, tmp_path: Path, choice: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "schemathesis"
     folder.mkdir()
@@ -294,7 +299,7 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
         (folder / "schemathesis.toml").write_text(configuration(ids))
         token = http.headers["authorization"]
         opening = asyncio.create_task(keep_screens_open(http))
-        ran = await asyncio.to_thread(fuzz, folder, server.url, token)
+        ran = await asyncio.to_thread(fuzz, folder, server.url, token, choice)
         opening.cancel()
         report = json.loads((folder / "report.json").read_text())
         assert ran.returncode == 0, ran.stdout[-6000:]
@@ -311,14 +316,14 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
     assert "Traceback" not in (tmp_path / "server.log").read_text()
 
 
-def fuzz(folder: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
+def fuzz(folder: Path, url: str, token: str, choice: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """Send the requests. Streams are left out because they do not end; the log is read as JSON pages."""
     return subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"), "run", "openapi.json", "--url", url,
             "-H", f"Authorization: {token}", "-H", "Accept: application/json", "--exclude-path", STREAM,
             "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS),
-            "--mode", "all", "--generation-deterministic", "--max-examples", str(EXAMPLES_EACH), "--workers", "2",
+            "--mode", "all", *choice, "--max-examples", str(EXAMPLES_EACH), "--workers", "2",
             "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
             "--report", "json", "--report-json-path", "report.json",
         ],
