@@ -111,7 +111,9 @@ def test_a_worktree_is_made_merged_and_removed_without_a_server(home: Path, repo
     assert git(repo, "branch", "--list", "midwatch/*") == ""
     assert run_json(home, repo, "worktrees", "--status", "removed")["worktrees"][0]["id"] == tree["id"]
     assert "midwatch worktrees" in run_refused(home, repo, 3, "worktree", "show", "w_none")
-    assert "is not in a git repository" in run_refused(home, repo.parent, 2, "submit", "--worktree", "x")
+    assert "is not in the checkout of a git repository" in run_refused(
+        home, repo.parent, 2, "submit", "--worktree", "x"
+    )
 
 
 def test_a_chat_keeps_one_worktree_and_names_it_on_close(home: Path, repo: Path) -> None:

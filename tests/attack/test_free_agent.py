@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.timeout(6 * SECONDS + 400),
 ]
 HERE = Path(__file__).parent
+MOST_TREES = 10
 PRIVATE = "PRIVATE-TO-THE-OWNER"
 SETTINGS = """
 default_agent = "free"
@@ -124,9 +125,20 @@ async def wait_for_end(http: httpx2.AsyncClient, task_id: str, seconds: float = 
             await asyncio.sleep(0.05)
 
 
+async def cancel_everything(http: httpx2.AsyncClient) -> None:
+    """Cancel the tasks that the agent has submitted. A task with files that nobody can read must end as well."""
+    for status in ("pending", "running"):
+        while left := (await http.get(f"/tasks?status={status}&limit=500")).json()["tasks"]:
+            for task in left:
+                await http.post(f"/tasks/{task['id']}/cancel")
+            for task in left:
+                await wait_for_end(http, task["id"])
+
+
 async def look_at_everything(world: World, http: httpx2.AsyncClient) -> None:
     """Do what a person does afterwards: compare, merge and remove worktrees, and use git in their own checkouts."""
-    for tree in (await http.get("/worktrees?limit=500")).json()["worktrees"]:
+    trees = (await http.get("/worktrees?limit=500")).json()["worktrees"]
+    for tree in [*trees[:MOST_TREES], *trees[-1:]]:  # the last one is the agent's own
         await http.get(f"/worktrees/{tree['id']}")
         await http.get(f"/worktrees/{tree['id']}/diff")
         await http.post(f"/worktrees/{tree['id']}/merge")
@@ -159,11 +171,7 @@ async def test_a_free_agent_stays_in_its_sandbox(world: World, server: Server, a
         print(f"\n{sum(report['tried'].values())} tries of {len(report['tried'])} tricks")
         assert report["loot"] == {}
         assert len(report["tried"]) >= 10
-        for left in (await http.get("/tasks?status=pending&limit=500")).json()["tasks"]:
-            await http.post(f"/tasks/{left['id']}/cancel")
-        for left in (await http.get("/tasks?status=running&limit=500")).json()["tasks"]:
-            await http.post(f"/tasks/{left['id']}/cancel")
-            await wait_for_end(http, left["id"])
+        await cancel_everything(http)
         await look_at_everything(world, http)
         assert (await http.get("/ready")).status_code == 200
         assert process.poll() is None, "the server is the same"

@@ -173,6 +173,17 @@ async def test_an_agent_cannot_reach_another_directory_through_a_link(open_desk:
         assert (await finish(desk, inner.id)).result == str(project / "sub")
 
 
+async def test_work_that_an_agent_submits_stays_in_its_worktree(open_desk: OpenDesk, tmp_path: Path) -> None:
+    project = a_repository(tmp_path / "repository")
+    async with open_desk() as desk:
+        task = await finish(desk, (await desk.tasks.submit("pwd -P", workdir=str(project), worktree=True)).id)
+        agent = Actor("ada", "attempt", "attempt", task=task)
+        child = await desk.tasks.submit("pwd -P", actor=agent)
+        assert (await finish(desk, child.id)).result == task.result
+        with pytest.raises(Forbidden, match="inside of the agent's own directory"):
+            await desk.tasks.submit("pwd -P", workdir=str(project), actor=agent)
+
+
 async def test_a_worktree_does_not_lead_out_through_a_link(open_desk: OpenDesk, tmp_path: Path) -> None:
     project = a_repository(tmp_path / "repository")
     (project / "sub").mkdir()

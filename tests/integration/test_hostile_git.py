@@ -233,7 +233,7 @@ async def test_hooks_run_at_a_merge_only_if_a_person_says_so(
     async with open_desk(home) as desk:
         first, second = [await run_task(desk, f"echo x > {name}", repo) for name in ("one", "two")]
         agent = Actor("ann", "attempt", "attempt", task=first)
-        with pytest.raises(Forbidden, match="the agent of a running task may not"):
+        with pytest.raises(Forbidden, match="an agent may use only its own work"):
             await desk.worktrees.merge(first.id, hooks=True, actor=agent)
         await desk.worktrees.merge(first.id)
         assert not mark.exists()
@@ -307,6 +307,28 @@ async def test_a_task_is_cancelled_while_git_waits_for_a_file(repo: Path, home: 
             await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
         assert (await desk.tasks.wait(task.id)).outcome == "cancelled"
+
+
+async def test_a_task_ends_by_a_cancel_if_git_waits_for_a_file_of_its_agent(repo: Path, home: Path) -> None:
+    """At the end of a task git reads the files of the worktree, and waits for a FIFO in place of `.gitignore`."""
+    async with open_desk(home) as desk, asyncio.timeout(QUICKLY):
+        task = await desk.tasks.submit("mkfifo .gitignore; touch done; pwd", workdir=str(repo), worktree=True)
+        while not list((home / "worktrees").glob("*/done")):
+            await asyncio.sleep(0.01)
+        await desk.tasks.cancel(task.id)
+        assert (await desk.tasks.wait(task.id)).status in ("cancelled", "done")
+
+
+def test_git_never_runs_without_a_sandbox_if_agents_have_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(git_call, "WORKING", set())
+    assert git_call.find_box() == ()
+    monkeypatch.setattr(git_call, "WORKING", {("bwrap",)})
+    with pytest.raises(Conflict, match="the sandbox of git cannot be made at the moment"):
+        git_call.find_box()
 
 
 # -- what a diff shows -------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -120,6 +122,23 @@ def test_a_socket_tells_who_asks(tmp_path: Path) -> None:
         assert json.loads(client.makefile().read()) == {"token": "the-token"}
     assert not place.owner_socket.exists()
     assert not place.token_file.exists()
+
+
+def test_a_socket_goes_on_after_the_process_had_too_many_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, limits = Home(tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    place.prepare("socket")
+    waited = threading.Event()
+    monkeypatch.setattr(OwnerSocket, "_rest", lambda self: waited.set() or self._stopping.wait(0.01), raising=True)
+    with OwnerSocket(place.owner_socket, "the-token"), socket.socket(socket.AF_UNIX) as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+        try:
+            client.connect(str(place.owner_socket))
+            assert waited.wait(PATIENCE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert json.loads(client.makefile().read()) == {"token": "the-token"}
 
 
 async def test_the_token_file_comes_back_with_the_setting(server: Server) -> None:

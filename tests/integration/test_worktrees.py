@@ -156,7 +156,7 @@ async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, rep
     fields = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="needs `fresh`"):
         await desk.automations.create("echo x >> x; cat x", **fields)
-    with pytest.raises(InvalidInput, match="not in a git repository"):
+    with pytest.raises(InvalidInput, match="not in the checkout of a git repository"):
         await desk.automations.create("x", **{**fields, "workdir": "/"}, fresh=True)
     automation = await desk.automations.create("echo x >> x; cat x", **fields, fresh=True)
     ran = [await desk.tasks.wait((await desk.automations.run(automation.id)).id) for _ in range(2)]
@@ -359,7 +359,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
         assert "\n" not in str(caught.value)
     with pytest.raises(Conflict, match=r"git cannot be started .* install it"):
         await GitProgram("no-such-git").locate(str(repo))
-    with pytest.raises(InvalidInput, match="not in a git repository"):
+    with pytest.raises(InvalidInput, match="not in the checkout of a git repository"):
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
     ended_task = await run_task(desk, "true", fresh)
     assert (ended_task.outcome, read_worktree_note(ended_task)["status"]) == ("error", "planned")

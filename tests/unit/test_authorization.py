@@ -45,7 +45,7 @@ def test_others_may_manage_only_shared_records() -> None:
     authorize(BOB, "manage", Owner("ann", "scope_all"))
     authorize(BOB, "manage", Owner(None))
     authorize(BOB, "read", Owner("ann"))
-    with pytest.raises(Forbidden, match="only ann and owners may do this"):
+    with pytest.raises(Forbidden, match="only ann and owners may do it"):
         authorize(BOB, "manage", Owner("ann"))
 
 

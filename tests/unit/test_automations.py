@@ -596,7 +596,7 @@ async def test_only_its_creator_may_manage_an_automation_unless_the_setting_allo
         lambda who: automations.delete(automation.id, actor=who),
     ]
     for act in acts:
-        with pytest.raises(Forbidden, match="only ann and owners may do this"):
+        with pytest.raises(Forbidden, match="only ann and owners may do it"):
             await act(BOB)
     assert await automations.get(automation.id) == automation
     await automations.patch(automation.id, {"manage_mode": "scope_all"}, actor=ANN)

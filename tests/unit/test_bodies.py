@@ -31,6 +31,7 @@ EXCESSIVE = {
     "nested lists": b"[" * MANY,
     "texts without commas": b'""' * (MAX_TEXTS + 1),
     "digits": b'{"a":%s}' % (b"9" * MANY),
+    "UTF-16": '{"a":1}'.encode("utf-16"),
 }
 
 

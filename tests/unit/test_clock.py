@@ -16,6 +16,7 @@ from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock, iso
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
+from midwatch.domain.budget import Budget
 from midwatch.testing import FakeClock
 
 # -- durations ---------------------------------------------------------------------------------------------------
@@ -60,6 +61,13 @@ def test_an_invalid_duration_is_refused_with_a_remedy(text: str) -> None:
 def test_a_duration_must_be_finite(text: str) -> None:
     with pytest.raises(InvalidInput):
         seconds(text)
+
+
+def test_a_number_that_no_float_can_hold_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="is not a duration"):
+        seconds(10**399)
+    with pytest.raises(InvalidInput, match="must be a whole number above 0"):
+        Budget.from_data({"tokens": 10**399})
 
 
 def test_a_very_long_text_is_refused_at_once() -> None:

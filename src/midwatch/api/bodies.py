@@ -95,6 +95,8 @@ def check_structure(body: bytes) -> None:
 
     This counts commas and opening brackets outside of texts, and texts. Long texts cost little.
     """
+    if b"\0" in body:  # in UTF-16 and UTF-32, which are not JSON for us, nothing can be counted
+        raise InvalidInput("the body must be JSON in UTF-8, without NUL characters.", field="body")
     if len(body) <= MAX_VALUES:
         return
     pieces = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * MAX_TEXTS + 1)

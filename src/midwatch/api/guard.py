@@ -112,7 +112,7 @@ class Guard:
         if actor := self._admission.find_proxy_actor(call):
             return actor
         raise Unauthorized(
-            "the request has no valid token; send the token in $MIDWATCH_HOME/token as bearer token, or sign in with "
+            "the request has no valid token; send the owner's token or one of `midwatch token create`, or sign in with "
             "the link of `midwatch open`."
         )
 

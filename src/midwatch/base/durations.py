@@ -23,7 +23,7 @@ def seconds(text: str | float) -> float:
             length = float(sum(float(number) * _UNITS[unit] for number, unit in parts))
         else:
             length = float(compact)
-    except ValueError:
+    except (ValueError, OverflowError):
         length = math.nan
     if not math.isfinite(length):
         raise InvalidInput(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d.")

@@ -58,7 +58,7 @@ async def status(desk: Desk) -> Reply:
         where,
         paint(f"No tasks are accepted: {problem}", "red") if problem else None,
         *(describe_group(noun, group) for noun, group in groups.items() if any(group.values())),
-        *describe_attention(attention),
+        *(describe_attention(attention) if any(attention.values()) or not problem else ()),
     )
     return Reply({**counts, "server": server, "problem": problem, **groups, "attention": attention}, text)
 

@@ -156,7 +156,7 @@ def _limit(name: str, value: Any, field: str) -> Any:
     """Return one limit of a request's budget as a number, or raise InvalidInput."""
     try:
         read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
-    except (ValueError, TypeError, InvalidInput):
+    except (ValueError, TypeError, OverflowError, InvalidInput):
         read = math.nan
     if isinstance(value, bool) or not 0 < read <= MOST or (name in WHOLE and read != int(read)):
         kind = "whole number" if name in WHOLE else "number"

@@ -32,7 +32,9 @@ PORTS = (443, 80)  # of a host in the list without a port
 HEAD_LIMIT = 65536
 HEAD_SECONDS, CONNECT_SECONDS = 30.0, 15.0
 IDLE_SECONDS, LINGER_SECONDS = 3600.0, 60.0  # without data; the second after the program has ended its side
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 64
+MOST_IN_ALL = 256
+"""The most connections of one program, and of all programs together: each needs descriptors of midwatch's process."""
 MOST_LOGGED = 100  # refused targets of one program that are logged
 PIECE = 65536
 NAME = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -42,6 +44,8 @@ READABLE = (sys.prefix, sys.base_prefix, egress_wrapper.__file__)
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
+OPEN: set[asyncio.Task[None]] = set()
+"""The connections of all programs."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, None]]
 
 
@@ -147,8 +151,8 @@ class Egress:
 
     async def _listen(self, listening: socket.socket, serve: Serve) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if len(self._tasks) < MOST_CONNECTIONS:
-                self._spawn(self._handle(reader, writer, serve))
+            if len(self._tasks) < MOST_CONNECTIONS and len(OPEN) < MOST_IN_ALL:
+                self._spawn(self._handle(reader, writer, serve), OPEN)
             else:
                 writer.close()
 
@@ -158,10 +162,12 @@ class Egress:
             listening.close()
             raise
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], *more: set[asyncio.Task[None]]) -> None:
+        """Start work, and keep its task here and in `more` until it ends."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for kept in (self._tasks, *more):
+            kept.add(task)
+            task.add_done_callback(kept.discard)
 
     # -- one connection ------------------------------------------------------------------------------------------
 

@@ -283,7 +283,10 @@ async def _merge_here(tree: Worktree, checkout: GitCalls, message: str, hooks: b
     await _abort(checkout)
     files = [name.decode(errors="replace") for name in _names(names.out)]
     if not files:
-        raise Conflict(f"{tree.branch} could not be merged into {tree.target}: {output.why}. Nothing was changed.")
+        hook = " A hook of the repository may have refused it." if hooks else ""
+        raise Conflict(
+            f"{tree.branch} could not be merged into {tree.target}: {output.why}.{hook} Nothing was changed."
+        )
     more = f" and {len(files) - SHOWN_NAMES} more" if len(files) > SHOWN_NAMES else ""
     raise Conflict(
         f"{tree.branch} conflicts with {tree.target} in {', '.join(files[:SHOWN_NAMES])}{more}; nothing was "

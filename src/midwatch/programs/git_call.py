@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from midwatch.base.errors import Conflict
-from midwatch.programs.sandbox import APART, EMPTY, IDENTITY
+from midwatch.programs.sandbox import APART, EMPTY, IDENTITY, WORKING
 
 QUICK, LONG = 60.0, 900.0  # timeout in seconds of a call that reads, and of one that writes many files
 TRY_SECONDS = 20.0
@@ -327,7 +327,8 @@ def _identify(directory: Path) -> str:
 def find_box() -> tuple[str, ...]:
     """Return the command line of a sandbox that works on this machine, up to its last word `--`, or nothing.
 
-    Only success is remembered: after that, git never runs without the sandbox.
+    Only success is remembered: after that, git never runs without the sandbox. Raise Conflict if agents have a sandbox
+    here and git gets none now: an agent may have used up what a sandbox needs.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -337,6 +338,8 @@ def find_box() -> tuple[str, ...]:
         commands = ((*apart, "--unshare-net", "--"), (*apart, "--"))
         if works := next((command for command in commands if _works(command)), None):
             BOXES[program] = works
+        elif WORKING:
+            raise Conflict("the sandbox of git cannot be made at the moment; try again later.")
     return BOXES.get(program, ())
 
 

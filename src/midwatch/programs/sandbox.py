@@ -179,7 +179,7 @@ class Sandbox:
         directory, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
             if hidden == directory or (hidden == home and directory in home.parents):
-                return f"{directory} contains {whose}, which a sandbox hides; choose another working directory"
+                return f"{directory} is or contains {whose}, which a sandbox hides; choose another working directory"
         if any(map(_is_git_directory, (directory, *directory.parents))):
             return f"{directory} is in a git directory, which a sandbox protects; choose another working directory"
         if why := _try_sandbox(program, *self._apart):

@@ -20,7 +20,6 @@ from midwatch.domain.budget import Meter, Over, Scope
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
 from midwatch.domain.task import Claim, TaskStep, end, pause_before
-from midwatch.domain.worktree import Worktree
 from midwatch.running.delegation import Delegations
 from midwatch.running.host import Host
 from midwatch.running.inbox import Inbox
@@ -57,7 +56,7 @@ class Run:
         self.inbox = Inbox()
         self.delegations = Delegations(host.handoffs, claim.task, self.wait_for_handoff)
         self.conversation: Conversation | None = None
-        self.worktree: asyncio.Task[Worktree] | None = None
+        self.worktree: asyncio.Task[Any] | None = None
         """The asyncio task that prepares the task's worktree."""
         self.body: asyncio.Task[TurnResult] | None = None
         """The asyncio task in which the agent works on the turn."""
@@ -151,7 +150,7 @@ class Run:
             return
         first, self.reason = self.reason is None, reason
         self.delegations.stop(reason)
-        if first and self.body is not None:
+        if first and self.body is not None and not self.ended.done():
             self.interrupt_agent()
         elif self.worktree is not None:
             self.worktree.cancel()

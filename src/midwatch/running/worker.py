@@ -51,6 +51,7 @@ log = logging.getLogger("midwatch.worker")
 FIRST_FLUSH_SECONDS = 0.01
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
+FINISH_SECONDS = 60.0
 
 
 class Worker:
@@ -138,7 +139,8 @@ class Worker:
             stuck = await self._close(run, turn, outcome)
             outcome = explain_kill(outcome, turn.program_usage)
             if run.task.worktree is not None and run.reason != "lost":
-                run.task = await self._worktrees.finish_task(run.task)
+                run.worktree = asyncio.get_running_loop().create_task(self._finish_worktree(run))
+                await asyncio.wait({run.worktree})  # a cancel or a shutdown stops it
             await self._end_attempt(run, turn, outcome)
             if run.delegations.may_leave_handoffs:
                 await self._host.handoffs.cancel_orphans()
@@ -150,6 +152,14 @@ class Worker:
             self._host.budgets.close(run.meter, run.usage)
             if not stuck:
                 run.release_slot()
+
+    async def _finish_worktree(self, run: Run) -> None:
+        """Add a summary of the changes in the worktree to the task, in limited time: git may wait for a FIFO."""
+        try:
+            async with asyncio.timeout(FINISH_SECONDS):
+                run.task = await self._worktrees.finish_task(run.task)
+        except Exception as problem:
+            log.warning("the changes of task %s in its worktree cannot be read: %r", run.task.id, problem)
 
     async def _fail(self, run: Run, problem: Exception) -> None:
         """Mark a task as failed if its end could not be written, so that the task does not stay running for ever."""

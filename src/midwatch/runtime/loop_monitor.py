@@ -59,6 +59,13 @@ class LoopMonitor:
             faulthandler.unregister(signal.SIGPROF)
 
     def _watch(self) -> None:
+        try:
+            self._watch_turns()
+        finally:
+            if self._end_seconds:
+                signal.setitimer(signal.ITIMER_PROF, 0)  # nobody would start it again
+
+    def _watch_turns(self) -> None:
         tick, stood, reported = self._report_seconds / 5, 0.0, False
         self._ask()
         clock, cpu = time.monotonic(), time.process_time()
@@ -105,5 +112,9 @@ def format_stacks() -> str:
 def _log_in_time(text: str) -> None:
     """Write an error to the log, but do not wait for long: the loop may hold the lock of the log."""
     writer = threading.Thread(target=logger.error, args=(text,), daemon=True)
-    writer.start()
-    writer.join(LOG_SECONDS)
+    try:
+        writer.start()
+    except RuntimeError:  # the system has no thread left
+        os.write(STDERR, text.encode(errors="backslashreplace"))
+    else:
+        writer.join(LOG_SECONDS)

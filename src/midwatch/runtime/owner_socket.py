@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 64
 SECONDS = 5.0
+PAUSE_SECONDS = 0.2
 
 
 class OwnerSocket:
@@ -37,6 +38,7 @@ class OwnerSocket:
         self._path = path
         self._token = token
         self._listener = socket.socket(socket.AF_UNIX)
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="owner-socket", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,6 +59,7 @@ class OwnerSocket:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stopping.set()
         self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept` in the thread
@@ -68,10 +71,19 @@ class OwnerSocket:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # the server stops
-            with connection, suppress(OSError):
-                connection.settimeout(SECONDS)
-                connection.sendall(orjson.dumps(self._answer(connection)))
+                if self._rest():
+                    return
+                continue  # the process has too many open files at the moment
+            try:
+                with connection, suppress(OSError):
+                    connection.settimeout(SECONDS)
+                    connection.sendall(orjson.dumps(self._answer(connection)))
+            except Exception:
+                logger.exception("a request for the owner's token could not be answered")
+
+    def _rest(self) -> bool:
+        """Wait a moment, and return whether the server stops."""
+        return self._stopping.wait(PAUSE_SECONDS)
 
     def _answer(self, connection: socket.socket) -> dict[str, str]:
         reason = find_reason_to_refuse(connection, os.getpid())

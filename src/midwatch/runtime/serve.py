@@ -20,12 +20,14 @@ from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT, Home, ServerInfo
 from midwatch.base.text import escape_controls
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
+from midwatch.programs.egress import MOST_IN_ALL
 from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.owner_socket import OwnerSocket
 from midwatch.runtime.runtime import Runtime
 
 FILES = 256
 FILES_OF_A_TASK = 8
+FILES_OF_PROXIES = 3 * MOST_IN_ALL
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
@@ -133,6 +135,8 @@ def limit_connections(settings: Settings) -> int:
     Each connection is an open file. Tasks and the database need open files too. If possible, the limit is raised.
     """
     other_files = FILES + FILES_OF_A_TASK * settings.slots
+    if any(agent.network == "proxy" for agent in settings.agents.values()):
+        other_files += FILES_OF_PROXIES
     needed_files = settings.max_connections + other_files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed_files:

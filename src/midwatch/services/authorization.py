@@ -18,7 +18,7 @@ from midwatch.domain.automation import Automation, Times
 from midwatch.domain.fields import open_to_agents
 from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import Handoff
-from midwatch.domain.identity import Actor, AnyActor, agent_task, list_work
+from midwatch.domain.identity import OWNER, Actor, AnyActor, agent_task, list_work
 from midwatch.domain.requests import Submission
 from midwatch.domain.session import visibility_key
 from midwatch.domain.store import Store
@@ -51,17 +51,19 @@ class Right(NamedTuple):
 
 RIGHTS: Mapping[Action, Right] = {
     "open": Right("use what needs no token: health, signing in, files of the console", "all", "all", "all", "all"),
-    "know": Right("see who one is, which agents there are, and how the interface works", "all", "all", "all", "all"),
-    "read": Right("read tasks, sessions, events, questions, automations, goals, handoffs", "all", "all", "all", "own"),
-    "oversee": Right(
-        "see the desk as a whole: overview, lists, settings, rules, notices, diffs", "all", "all", "all", None
+    "know": Right("see who one is, which agents there are, or how the interface works", "all", "all", "all", "all"),
+    "read": Right(
+        "read tasks, sessions, events, questions, automations, goals or handoffs", "all", "all", "all", "own"
     ),
-    "submit": Right("submit tasks and automations, and hand work over", None, "all", "all", "all"),
+    "oversee": Right(
+        "see the desk as a whole: overview, lists, settings, rules, notices or diffs", "all", "all", "all", None
+    ),
+    "submit": Right("submit tasks and automations, or hand work over", None, "all", "all", "all"),
     "signal": Right("complete or delay a goal, or cancel a handoff", None, "own", "all", "own"),
     "manage": Right("change, stop, answer or talk to work that exists", None, "own", "all", None),
-    "operate": Right("open sessions, set goals, import automations, revoke rules", None, "all", "all", None),
-    "sign_in": Right("sign a browser in or out, and create links for it", "all", "all", "all", None),
-    "administer": Right("list, create and revoke tokens", None, None, "all", None),
+    "operate": Right("open sessions, set goals, import automations or revoke rules", None, "all", "all", None),
+    "sign_in": Right("sign a browser in or out, or create links for it", "all", "all", "all", None),
+    "administer": Right("list, create or revoke tokens", None, None, "all", None),
 }
 """The table of rights. docs/rights.md shows it."""
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -95,9 +97,10 @@ def authorize(actor: AnyActor, action: Action, owner: Owner | None = None) -> No
     if owner is None or actor.role == "attempt" or getattr(RIGHTS[action], actor.role) == "all":
         return
     if owner.manage_mode != "scope_all" and owner.creator not in (None, actor.name):
+        who = "owners" if owner.creator == OWNER.name else f"{owner.creator} and owners"
         raise Forbidden(
-            f"only {owner.creator} and owners may do this; ask {owner.creator}, or ask to set `{owner.setting}` to "
-            "`scope_all`, so that every operator may do it."
+            f"this belongs to {owner.creator}, so only {who} may do it; ask {owner.creator}, or ask to set "
+            f"`{owner.setting}` to `scope_all`, so that every operator may do it."
         )
 
 
@@ -113,7 +116,7 @@ DESK_WIDE: frozenset[Action] = frozenset({"oversee", "operate", "administer"})
 def _explain_role(actor: Actor, action: Action) -> str:
     right = RIGHTS[action]
     if actor.role == "attempt":
-        return f"the agent of a running task may not {right.meaning}; ask a person to do this."
+        return f"an agent may use only its own work, and it may not {right.meaning}; ask a person to do this."
     if right.operator is None:
         return f"{actor.name} has the role {actor.role}; only an owner may do this."
     return f"{actor.name} has the role {actor.role} and may only read; ask the owner for the role operator."
@@ -262,8 +265,8 @@ class Authorization:
         await self.check_submits(task)
         if extra := sorted(set(wish) - allowed):
             raise Forbidden(f"an agent cannot set `{extra[0]}` when it submits work; leave out this field.")
-        workdir = wish.get("workdir") or task.workdir
-        if workdir is not None and not _is_inside(workdir, task.workdir):
+        workdir = wish.get("workdir")
+        if workdir is not None or task.workdir is not None or task.worktree is not None:
             workdir = await self.choose_workdir(task, workdir)
         return {**wish, "workdir": workdir, "route": task.route}
 

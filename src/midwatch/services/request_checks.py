@@ -46,7 +46,8 @@ def check_workdir(workdir: str | None) -> None:
         raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
     if workdir is not None and not is_directory(workdir):
         raise InvalidInput(
-            f"the working directory {workdir!r} does not exist; create it, or name another directory.", field="workdir"
+            f"the working directory {workdir!r} does not exist or is not a directory; create it, or name another one.",
+            field="workdir",
         )
 
 
@@ -67,7 +68,7 @@ def check_repository(workdir: str | None) -> None:
         raise InvalidInput("for a worktree, `workdir` must name a directory in a git repository.", field="workdir")
     if not (Path(directory_of(workdir)) / ".git").exists():
         raise InvalidInput(
-            f"{workdir!r} is not in a git repository, so no worktree can be made from it; leave out `worktree`, "
-            "or create a repository with `git init` and a first commit.",
+            f"{workdir!r} is not in the checkout of a git repository, so no worktree can be made from it; leave out "
+            "`worktree`, name a checkout, or create a repository with `git init` and a first commit.",
             field="worktree",
         )

@@ -47,7 +47,8 @@ export function createWorktreePanel(page) {
   const merge = createActionButton("Merge", async () => {
     const { runs_code: code = [] } = await get(`/worktrees/${info.id}/diff?limit=1`).catch(() => ({}));
     const warning = code.length ? ` These changed files run code: ${code.map(({ path }) => path).join(", ")}.` : "";
-    const question = `Merge ${info.branch} into ${info.target ?? "its original branch"}?${warning}`;
+    const hooked = hooks.checked ? " The hooks of the repository run outside of every sandbox." : "";
+    const question = `Merge ${info.branch} into ${info.target ?? "its original branch"}?${warning}${hooked}`;
     if (!(await confirmAction(question, "Merge"))) return;
     const request = startRequest();
     const done = await post(`/worktrees/${info.id}/merge`, { hooks: hooks.checked });
@@ -64,7 +65,7 @@ export function createWorktreePanel(page) {
     title: "The hooks run outside of every sandbox. Read changed hooks before you allow them.",
   }, hooks, "Run the git hooks of the repository at the merge");
   const keep = h("p.hint", "The worktree is kept until you merge or remove it.");
-  const buttons = h("div.form-buttons.action", merge, remove, hooksLabel);
+  const buttons = h("div.form-buttons.action", merge, hooksLabel, remove);
   body.append(
     h("p.branch-line", icon("branch"), view.branch, createCopyButton(() => info?.branch ?? "", "Copy the branch name"),
       view.status, h("span.spacer"), view.stat),
