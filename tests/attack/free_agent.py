@@ -408,13 +408,13 @@ def main() -> None:
     counts: dict[str, int] = {}
     flipping = threading.Thread(target=flip_git_file, daemon=True)
     flipping.start()
-    while time.monotonic() < END:
+    while time.monotonic() < END or len(counts) < len(TRICKS):
         for function in random.sample(TRICKS, len(TRICKS)):
             signal.setitimer(signal.ITIMER_REAL, TRICK_SECONDS)  # it may wait for a FIFO that it made itself
             attempt(function)
             signal.setitimer(signal.ITIMER_REAL, 0)
             counts[function.__name__] = counts.get(function.__name__, 0) + 1
-            if time.monotonic() > END:
+            if time.monotonic() > END and len(counts) == len(TRICKS):
                 break
     print(json.dumps({"tried": counts, "loot": LOOT}), flush=True)
     os._exit(0)
