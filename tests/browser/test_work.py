@@ -257,7 +257,9 @@ async def test_changed_files_that_run_code_are_marked_and_hooks_run_only_on_requ
     )
     await branch.get_by_label("Run the git hooks of the repository").check()
     await branch.get_by_role("button", name="Merge").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("run code: .github/workflows/ci.yml. The hooks of the repository run outside")
+    await expect(page.get_by_role("dialog")).to_contain_text(
+        "These changed files run code: .github/workflows/ci.yml. The hooks of the repository run outside of every sandbox."
+    )
     await page.get_by_role("dialog").get_by_role("button", name="Merge").click()
     await expect(branch.locator(".status")).to_have_text("merged")
     await expect(branch.get_by_label("Run the git hooks of the repository")).to_be_hidden()
