@@ -258,7 +258,7 @@ async def test_changed_files_that_run_code_are_marked_and_hooks_run_only_on_requ
     await branch.get_by_label("Run the git hooks of the repository").check()
     await branch.get_by_role("button", name="Merge").click()
     await expect(page.get_by_role("dialog")).to_contain_text(
-        "These changed files run code: .github/workflows/ci.yml. The hooks of the repository run outside of every sandbox."
+        "run code: .github/workflows/ci.yml. The hooks of the repository run outside of every sandbox."
     )
     await page.get_by_role("dialog").get_by_role("button", name="Merge").click()
     await expect(branch.locator(".status")).to_have_text("merged")
