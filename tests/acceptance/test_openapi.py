@@ -323,7 +323,7 @@ def fuzz(folder: Path, url: str, token: str, choice: tuple[str, ...]) -> subproc
             Path(sys.executable).with_name("schemathesis"), "run", "openapi.json", "--url", url,
             "-H", f"Authorization: {token}", "-H", "Accept: application/json", "--exclude-path", STREAM,
             "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS),
-            "--mode", "all", *choice, "--max-examples", str(EXAMPLES_EACH), "--workers", "2",
+            "--mode", "all", *choice, "--max-examples", str(EXAMPLES_EACH), "--workers", "1",
             "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
             "--report", "json", "--report-json-path", "report.json",
         ],

@@ -645,7 +645,7 @@ async def check_roles(served: Any, base: str, token: str) -> None:
         assert (await operator.get(f"{base}/messages")).status_code == 200
         for content in ("user", "raw"):
             reply = await operator.post(f"{base}/message", json={"content": "x", "type": content})
-            assert (reply.status_code, "only owner and owners" in reply.text) == (403, True), reply.text
+            assert (reply.status_code, "so only owners may do it" in reply.text) == (403, True), reply.text
         assert (await operator.post(f"{base}/upload", files={"file": ("a", b"x")})).status_code == 403
     evil = {"authorization": token, "origin": "https://evil.com"}
     async with httpx2.AsyncClient(trust_env=False, timeout=30.0) as http:

@@ -226,7 +226,7 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
             assert (await viewer.post(f"{path}/approve")).status_code == 403
             async with client(served.url, secret) as other:
                 reply = await other.post(f"{path}/approve")
-                assert (reply.status_code, reply.json()["detail"][:30]) == (403, "only operator and owners may do"[:30])
+                assert (reply.status_code, "only operator and owners may" in reply.json()["detail"]) == (403, True)
             approval = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
             assert (approval["status"], approval["answered_by"], approval["why"]) == ("granted", "operator", "fine")
             assert (await served.wait_for_end(task["id"]))["result"] == "granted:Allow"

@@ -150,7 +150,7 @@ class Attempt:
         ("/automations/import", {"automations": []}, "may not open sessions"),
         ("/tasks/t_1/cancel", {}, "may not change, stop"),
         ("/goals", {"objective": "x"}, "may not open sessions, set goals"),
-        ("/tokens", {"name": "x", "role": "owner"}, "may not list, create and revoke tokens"),
+        ("/tokens", {"name": "x", "role": "owner"}, "may not list, create or revoke tokens"),
     ],
 )
 async def test_an_attempt_cannot_grant_more_than_it_has(

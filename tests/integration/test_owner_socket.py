@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-import resource
 import socket
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -124,21 +123,25 @@ def test_a_socket_tells_who_asks(tmp_path: Path) -> None:
     assert not place.token_file.exists()
 
 
-def test_a_socket_goes_on_after_the_process_had_too_many_open_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, limits = Home(tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+class CrowdedSocket(OwnerSocket):
+    """A socket whose process has too many open files when the first client connects."""
+
+    crowded = True
+
+    def _accept(self) -> socket.socket:
+        if self.crowded:
+            self.crowded = False
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super()._accept()
+
+
+def test_a_socket_goes_on_after_the_process_had_too_many_open_files(tmp_path: Path) -> None:
+    place = Home(tmp_path)
     place.prepare("socket")
-    waited = threading.Event()
-    monkeypatch.setattr(OwnerSocket, "_rest", lambda self: waited.set() or self._stopping.wait(0.01), raising=True)
-    with OwnerSocket(place.owner_socket, "the-token"), socket.socket(socket.AF_UNIX) as client:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
-        try:
-            client.connect(str(place.owner_socket))
-            assert waited.wait(PATIENCE)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with CrowdedSocket(place.owner_socket, "the-token") as crowded, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(place.owner_socket))
         assert json.loads(client.makefile().read()) == {"token": "the-token"}
+        assert not crowded.crowded
 
 
 async def test_the_token_file_comes_back_with_the_setting(server: Server) -> None:

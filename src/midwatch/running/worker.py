@@ -51,7 +51,8 @@ log = logging.getLogger("midwatch.worker")
 FIRST_FLUSH_SECONDS = 0.01
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
-FINISH_SECONDS = 60.0
+FINISH_SECONDS, STOPPED_FINISH_SECONDS = 60.0, 5.0
+"""How long git may read the changes in a worktree at the end of a task, and of a task that was stopped."""
 
 
 class Worker:
@@ -156,7 +157,7 @@ class Worker:
     async def _finish_worktree(self, run: Run) -> None:
         """Add a summary of the changes in the worktree to the task, in limited time: git may wait for a FIFO."""
         try:
-            async with asyncio.timeout(FINISH_SECONDS):
+            async with asyncio.timeout(FINISH_SECONDS if run.reason is None else STOPPED_FINISH_SECONDS):
                 run.task = await self._worktrees.finish_task(run.task)
         except Exception as problem:
             log.warning("the changes of task %s in its worktree cannot be read: %r", run.task.id, problem)

@@ -69,9 +69,9 @@ class OwnerSocket:
     def _serve(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection = self._accept()
             except OSError:
-                if self._rest():
+                if self._stopping.wait(PAUSE_SECONDS):
                     return
                 continue  # the process has too many open files at the moment
             try:
@@ -81,9 +81,8 @@ class OwnerSocket:
             except Exception:
                 logger.exception("a request for the owner's token could not be answered")
 
-    def _rest(self) -> bool:
-        """Wait a moment, and return whether the server stops."""
-        return self._stopping.wait(PAUSE_SECONDS)
+    def _accept(self) -> socket.socket:
+        return self._listener.accept()[0]
 
     def _answer(self, connection: socket.socket) -> dict[str, str]:
         reason = find_reason_to_refuse(connection, os.getpid())
