@@ -254,8 +254,8 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once
         go.set()
         await until(lambda: _has_late_result(desk, task))
         current = await desk.store.get_task(task.id)
-        assert current is not None and (current.attempt, current.result) == (7, None)
-        assert current.status != "done"  # the rescuer may have failed it already, because its owner does not live
+        assert current is not None and current.attempt >= 7  # the rescuer may have started it again
+        assert (current.status != "done", current.result) == (True, None)
         assert agent.interrupts[:1] == ["terminate"]
 
 

@@ -208,6 +208,8 @@ class Worker:
     async def _enter_worktree(self, run: Run, turn: LiveTurn, session: Session, agent: Agent) -> Session:
         """Prepare the task's worktree, and return the session with the worktree as its working directory."""
         directory = run.task.workdir or session.workdir or agent.terms.workdir
+        if run.reason is not None:
+            raise AgentError("the task was stopped before its worktree was ready.")
         run.worktree = asyncio.get_running_loop().create_task(self._worktrees.prepare(run.task, directory))
         try:
             worktree = await run.worktree
