@@ -15,7 +15,7 @@ from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines,
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
-from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.sending import clean, send
 from midwatch.agents.terminal.status import Reading
 from midwatch.base.errors import AgentError, Conflict

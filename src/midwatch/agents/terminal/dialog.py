@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.profile import Profile
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"

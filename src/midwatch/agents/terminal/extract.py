@@ -9,7 +9,7 @@ import re
 import textwrap
 
 from midwatch.agents.terminal.format import WHITE, format_tool_calls, remove_user_input
-from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.profile import Profile
 
 TAIL = 40  # lines at the end in which the input box is searched
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")

@@ -10,7 +10,8 @@ from pydantic import Field
 from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings
 from midwatch.agents.terminal.conversation import TerminalConversation
 from midwatch.agents.terminal.process import SURROUNDINGS
-from midwatch.agents.terminal.profiles import PROFILES, Profile
+from midwatch.agents.terminal.profile import Profile
+from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import AgentExited

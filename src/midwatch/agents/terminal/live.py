@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from midwatch.agents.terminal.process import TerminalChild
-from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
 from midwatch.base.errors import AgentError

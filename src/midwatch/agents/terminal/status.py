@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from midwatch.agents.terminal.profiles import Profile
+from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.screen import Screen, Signal
 
 State = Literal["starting", "idle", "busy", "asking", "exited"]

@@ -1,0 +1,90 @@
+"""A profile: the properties of one terminal agent, as data.
+
+The settings of an agent name a profile and may replace its fields. A sign is a regular expression that is searched in
+the last rows of the screen. In a sign, `^` and `$` match at the beginning and the end of each line. Keys are written as
+the characters that a terminal sends for them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from midwatch.agents.base import KindOptions
+
+
+def _check_regex(text: str) -> str:
+    try:
+        re.compile(text, re.MULTILINE)
+    except re.error as problem:
+        raise ValueError(f"not a regular expression: {problem}") from None
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_check_regex)]
+ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U, RIGHT = "\x1b", "\x03", "\x04", "\x15", "\x1b[C"
+BRAILLE = "^[\u2801-\u28ff]"
+NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
+
+
+class Profile(KindOptions):
+    """The properties of one terminal agent."""
+
+    argv: tuple[str, ...] = Field((), description="Program and arguments; {thread} is the conversation's id.")
+    resume_argv: tuple[str, ...] = Field((), description="Program and arguments to resume the conversation {thread}.")
+    thread: Regex = Field(
+        "",
+        description="Source of {thread}: `uuid`, midwatch creates it; or a regular expression whose group finds it in "
+        "the name of a file that the program keeps open.",
+    )
+    columns: int = Field(120, ge=20, le=1000, description="Width of the terminal.")
+    rows: int = Field(40, ge=10, le=1000, description="Height of the terminal.")
+    # -- status
+    ready: Regex = Field("", description="Sign of the input box.")
+    prompt: Regex = Field("", description="The line up to the cursor when it waits for input.")
+    busy: Regex = Field("", description="Sign that it works.")
+    asking: Regex = Field("", description="Sign that it asks a question and waits for a key.")
+    busy_title: Regex = Field("", description="Title of the terminal while it works.")
+    idle_title: Regex = Field("", description="Title while it waits for input.")
+    asking_title: Regex = Field("", description="Title while it waits for an answer.")
+    explicit: bool = Field(False, description="Whether only its title or its program status shows that it is idle.")
+    paste_tells: bool = Field(False, description="Whether it accepts pasted text (mode 2004) only while it waits.")
+    settle: float = Field(0.3, ge=0, le=60, description="Seconds of silence after which a sign counts.")
+    quiet: float = Field(30.0, gt=0, description="Seconds of silence after which it counts as idle without a sign.")
+    # -- input
+    enter_delay: float = Field(0.03, ge=0, le=10, description="Seconds between a prompt and the key Enter.")
+    clear: str = Field(CONTROL_U, description="Keys that empty the input box.")
+    interrupt: str = Field(CONTROL_C, description="Keys that stop it.")
+    quit: str = Field("", description="Keys that end it when it is idle.")
+    choice: Regex = Field(NUMBERED, description="A line with a choice: its groups are the key and the words.")
+    choice_keys: str = Field("{key}", description="Keys that select a choice.")
+    pointer: Regex = Field(
+        r" *[❯›►▸] (?=\S)", description="The pointer before the current choice of a menu with arrows."
+    )
+    answers: dict[str, str] = Field(
+        default_factory=dict, description="Choices and their keys, if each choice has no line of its own."
+    )
+    # -- output
+    echo: Regex = Field("", description="Sign before the echo of a prompt, at the beginning of its line.")
+    pasted: Regex = Field("", description="Text that is shown instead of a long prompt.")
+    edge: Regex = Field("", description="Characters at the right edge of lines, such as a scroll bar.")
+    box: Regex = Field("", description="Sign of the input box, where the reply ends.")
+    noise: Regex = Field("", description="Lines around a reply that are not part of it, such as a spinner.")
+    marker: Regex = Field("", description="Sign before the first line of each part of the reply.")
+    report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
+
+    def find(self, sign: str, text: str) -> re.Match[str] | None:
+        """Return the first match of a sign in a text, or None."""
+        return re.search(sign, text, re.MULTILINE) if sign else None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the profile has no sign that shows that the program is busy."""
+        return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
+
+
+def full_screen(**fields: Any) -> Profile:
+    """Return a profile with these fields. Escape interrupts the program, and Control-C, typed twice, ends it."""
+    return Profile(**{"clear": CONTROL_C, "interrupt": ESCAPE, "quit": CONTROL_C + CONTROL_C, **fields})

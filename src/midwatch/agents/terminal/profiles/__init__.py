@@ -1,0 +1,22 @@
+"""The profiles of known terminal agents. Each tested program has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from midwatch.agents.terminal.profile import Profile
+from midwatch.agents.terminal.profiles import aider, claude, codex, copilot, gemini, goose, opencode, qwen
+from midwatch.agents.terminal.profiles.untested import UNTESTED
+
+PROFILES: Mapping[str, Profile] = {
+    "claude": claude.PROFILE,
+    "codex": codex.PROFILE,
+    "gemini": gemini.PROFILE,
+    "qwen": qwen.PROFILE,
+    "opencode": opencode.PROFILE,
+    "aider": aider.PROFILE,
+    "goose": goose.PROFILE,
+    "copilot": copilot.PROFILE,
+    **UNTESTED,
+    "custom": Profile(quiet=2.0, settle=0.05),
+}

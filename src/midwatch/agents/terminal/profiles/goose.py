@@ -1,0 +1,20 @@
+"""The profile of Goose in a terminal."""
+
+from __future__ import annotations
+
+from midwatch.agents.terminal.profile import CONTROL_D, Profile
+
+PROFILE = Profile(
+    argv=("goose", "session", "--name", "{thread}"),
+    resume_argv=("goose", "session", "--resume", "--name", "{thread}"),
+    thread="uuid",
+    ready=r"^> ",
+    asking=r"^◆ ",
+    paste_tells=True,
+    settle=0.1,
+    quit=CONTROL_D,
+    pointer=r" *● +(?=\S)",
+    echo=r"> ",
+    box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
+    noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
+)

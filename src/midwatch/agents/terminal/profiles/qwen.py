@@ -1,0 +1,21 @@
+"""The profile of Qwen Code in a terminal."""
+
+from __future__ import annotations
+
+from midwatch.agents.terminal.profile import full_screen
+
+PROFILE = full_screen(
+    argv=("qwen", "--session-id", "{thread}"),
+    resume_argv=("qwen", "--resume", "{thread}"),
+    thread="uuid",
+    ready=r"Type your message",
+    busy=r"esc to cancel",
+    asking=r"(Allow execution of|Apply this change|● 1\. )",
+    enter_delay=0.1,
+    echo=r" *> ",
+    pasted=r"\[Pasted ",
+    edge=r" +[█│]$",
+    box=r"^─{10,}\n[>*!] ",
+    noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
+    marker=r"^ *[✦◆] ",
+)
