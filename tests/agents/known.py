@@ -16,6 +16,9 @@ from typing import Any
 PINS = tomllib.loads((Path(__file__).parent / "pins.toml").read_text())
 MODEL = "fake-model"
 KEY = "fake-key"
+BAD_KEY = "bad-key"
+"""A key that the fake model refuses."""
+KINDS = ("headless", "acp", "terminal")
 
 
 def cache() -> Path:
@@ -143,16 +146,12 @@ class Known:
     name: str
     prepare: Callable[[Path, str, str], dict[str, str]]
     """Writes its configuration into a HOME and returns the environment it needs."""
-    ways: tuple[str, ...]
-    """The kinds of agent it is tested as."""
     acp: str
     """The program that supports ACP."""
     options: dict[str, str] = field(default_factory=dict)
     """The settings it needs besides the kind."""
     limit: str = "limit 4 {name}"
     """The script of the fake model that makes it report a usage limit."""
-    waits: bool = False
-    """Whether it waits for the end of a usage limit by itself without a report."""
     terminal: dict[str, Any] = field(default_factory=dict)
     """The settings it needs in a terminal besides the profile: there it must ask for permission."""
     hides_tools: bool = False
@@ -167,46 +166,42 @@ class Known:
         plain["TMPDIR"] = str(scratch)  # codex makes no helpers, and so no sandbox, in a HOME below its TMPDIR
         return {**plain, "NO_PROXY": "127.0.0.1", **self.prepare(home, url, key)}
 
-    def settings(self, way: str) -> dict[str, Any]:
+    def settings(self, kind: str) -> dict[str, Any]:
         """Return its settings in midwatch."""
-        if way == "terminal":
-            return {"kind": way, "profile": self.name, **self.terminal}
-        return {"kind": way, **self.options}
+        if kind == "terminal":
+            return {"kind": kind, "profile": self.name, **self.terminal}
+        return {"kind": kind, **self.options}
 
-    def program(self, way: str) -> str:
+    def program(self, kind: str) -> str:
         """Return the program that must be installed."""
-        return self.acp if way == "acp" else self.name
+        return self.acp if kind == "acp" else self.name
 
-    @property
-    def version(self) -> str:
-        """Return the pinned version."""
-        return str(PINS[self.name]["version"])
+    def version_of(self, kind: str) -> str:
+        """Return the pinned version of the program that a kind starts."""
+        return str(PINS[self.program(kind)]["version"])
 
 
 AGENTS = (
-    Known(name="claude", prepare=_claude, ways=("acp", "headless"), acp="claude-agent-acp"),
+    Known(name="claude", prepare=_claude, acp="claude-agent-acp"),
     Known(
         name="codex",
         prepare=_codex,
-        ways=("acp", "headless"),
         acp="codex-acp",
         terminal={"args": ["-a", "on-request"]},
     ),
     Known(
         name="gemini",
         prepare=_gemini,
-        ways=("headless",),  # its ACP cannot load a session: version 0.61 empties it first
         acp="gemini",
         options={"model": "gemini-2.5-pro"},
         terminal={"args": ["-m", "gemini-2.5-pro"]},
         hides_tools=True,
     ),
-    Known(name="opencode", prepare=_opencode, ways=("acp",), acp="opencode", waits=True),
-    Known(name="qwen", prepare=_qwen, ways=("acp",), acp="qwen", waits=True),
+    Known(name="opencode", prepare=_opencode, acp="opencode"),
+    Known(name="qwen", prepare=_qwen, acp="qwen"),
     Known(
         name="copilot",
         prepare=_copilot,
-        ways=("acp", "headless"),
         acp="copilot",
         limit="limit 3600 {name}",  # it waits for shorter limits by itself
     ),
@@ -214,7 +209,6 @@ AGENTS = (
         name="goose",
         prepare=_goose,
         terminal={"env": {"GOOSE_MODE": "approve"}},
-        ways=("acp",),
         acp="goose",
         limit="quota 3600 {name}",  # if the end is known it waits by itself, however long
     ),
