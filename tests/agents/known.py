@@ -154,8 +154,10 @@ class Known:
     """The script of the fake model that makes it report a usage limit."""
     terminal: dict[str, Any] = field(default_factory=dict)
     """The settings it needs in a terminal besides the profile: there it must ask for permission."""
-    hides_tools: bool = False
-    """Whether its program hides tools from the model that would need permission when nobody can be asked."""
+    forbid: dict[str, Any] = field(default_factory=dict)
+    """The settings with which its headless program may not run commands, if it may by default."""
+    refusal: str = "was not allowed to use"
+    """What the error or the answer says about a command that the headless program may not run."""
 
     def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
         """Return a whole environment for it."""
@@ -181,6 +183,8 @@ class Known:
         return str(PINS[self.program(kind)]["version"])
 
 
+HIDDEN = "No tool for escalate"
+"""The answer of the fake model if a program hides tools that would need permission when nobody can be asked."""
 AGENTS = (
     Known(name="claude", prepare=_claude, acp="claude-agent-acp"),
     Known(
@@ -195,10 +199,10 @@ AGENTS = (
         acp="gemini",
         options={"model": "gemini-2.5-pro"},
         terminal={"args": ["-m", "gemini-2.5-pro"]},
-        hides_tools=True,
+        refusal=HIDDEN,
     ),
     Known(name="opencode", prepare=_opencode, acp="opencode"),
-    Known(name="qwen", prepare=_qwen, acp="qwen"),
+    Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN),
     Known(
         name="copilot",
         prepare=_copilot,
@@ -210,6 +214,8 @@ AGENTS = (
         prepare=_goose,
         terminal={"env": {"GOOSE_MODE": "approve"}},
         acp="goose",
+        forbid={"permissions": "read"},
+        refusal="skipped in goose chat mode",
         limit="quota 3600 {name}",  # if the end is known it waits by itself, however long
     ),
 )

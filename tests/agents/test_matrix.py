@@ -50,7 +50,7 @@ async def permit_and_forbid(rig: Rig, key: str) -> Json:
     await rig.restart(permissions="all")
     assert "all done" in await rig.turn(key, "[[shell touch made.txt]] [[say all done]]")
     assert (rig.work / "made.txt").exists()
-    await rig.restart(on_denial="fail")
+    await rig.restart(on_denial="fail", **rig.known.forbid)
     return await rig.wait_for_end(await rig.send(key, "[[escalate touch unmade.txt]] [[say all done]]"))
 
 
@@ -60,12 +60,9 @@ async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
         await rig.turn(key, "[[say ready]]")
         task = await (permit_and_forbid if kind == "headless" else answer_two_questions)(rig, key)
         assert not (rig.work / "unmade.txt").exists()
-        if kind == "headless" and known.hides_tools:
-            assert "No tool for escalate" in task["result"]
-        elif kind == "headless" or task["outcome"] != "ok":
-            assert "denied" in task["error"], task
-        else:
-            assert task["result"], task
+        said = task["error"] or task["result"]
+        assert said, "it ended without a word"
+        assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
         assert "still here" in await rig.turn(key, "[[say still here]]")
 
 
