@@ -1,7 +1,7 @@
 """The script of a fake model for every provider: commands in double brackets in the newest message of the user.
 
     [[say TEXT]]            answers TEXT
-    [[recall]]              answers with all messages of the user in this conversation
+    [[recall]]              answers with all earlier messages of the user, and the quoted lines of the newest
     [[long N]]              N numbered lines
     [[slow N S]]            N words, spread over S seconds
     [[pause S]]             S seconds of silence during the answer
@@ -135,8 +135,12 @@ def clean(text: str) -> str:
 
 
 def script(request: ModelRequest) -> list[Command]:
-    """Return the commands of this answer: the part of the script after as many tools as have returned."""
-    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(request.newest)]
+    """Return the commands of this answer: the part of the script after as many tools as have returned.
+
+    A quoted line, which begins with `>`, is not part of the script.
+    """
+    newest = re.sub(r"^>.*$", "", request.newest, flags=re.MULTILINE)
+    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(newest)]
     parts: list[list[Command]] = [[]]
     for command in commands:
         parts[-1].append(command)
