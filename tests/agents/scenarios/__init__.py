@@ -1,4 +1,4 @@
-"""The scenarios of all agents, a module each: `SCENARIOS`, and `MISSING`, why other kinds of dialogs are not recorded."""
+"""The scenarios of all agents, a module each, and why other kinds of dialogs are not recorded."""
 
 from __future__ import annotations
 
