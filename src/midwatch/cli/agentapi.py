@@ -24,8 +24,9 @@ PORT = 3284
 WIDTH, HEIGHT = 80, 50
 MIN_WIDTH, MIN_HEIGHT, MAX_SIZE = 20, 10, 1000
 BAR = "=" * 8
-SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
-LONE_SWITCH = re.compile(r"^--(print-openapi|experimental-acp|exit)=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
+SWITCHES = {"load-state": "no-load-state", "save-state": "no-save-state"}
+LONE_SWITCHES = ("print-openapi", "experimental-acp", "exit")
+SWITCH = re.compile(rf"^--({'|'.join([*SWITCHES, *LONE_SWITCHES])})=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
 
 
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
@@ -75,16 +76,17 @@ class ServerCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line, after the switches of coder/agentapi were rewritten."""
         end = args.index("--") if "--" in args else len(args)
-        own = [LONE_SWITCH.sub(_keep_switch, SWITCH.sub(_rename_switch, argument)) for argument in args[:end]]
-        return super().parse_args(ctx, [*filter(None, own), *args[end:]])
+        own = [renamed for argument in args[:end] for renamed in _rename_switch(argument)]
+        return super().parse_args(ctx, [*own, *args[end:]])
 
 
-def _rename_switch(match: re.Match[str]) -> str:
-    return f"--{'' if match[2] else 'no-'}{match[1]}"
-
-
-def _keep_switch(match: re.Match[str]) -> str:
-    return f"--{match[1]}" if match[2] else ""
+def _rename_switch(argument: str) -> list[str]:
+    """Return the arguments that stand for one argument in the format of coder/agentapi."""
+    switch = SWITCH.match(argument)
+    if switch is None:
+        return [argument]
+    name = switch[1].lower() if switch[2] else SWITCHES.get(switch[1].lower())
+    return [f"--{name}"] if name else []
 
 
 @app.command(cls=ServerCommand, context_settings={"allow_interspersed_args": False})

@@ -171,7 +171,9 @@ class SessionFollower:
             raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
 
     async def type_keys(self, keys: str, *, actor: AnyActor = None) -> None:
-        """Type keys into the terminal, even while the agent works."""
+        """Type keys into the terminal, even while the agent works. Raise Conflict if the agent has no terminal."""
+        if self.transport != "pty":
+            raise Conflict("the agent has no terminal to type into; send a message of the type user")
         await self._desk.terminals.send_keys(self.key, keys.encode(), actor=actor)
         self._poll_now.set()
 
@@ -204,7 +206,7 @@ class SessionFollower:
         payload, turn = event.payload, self._find_turn(event.task_id)
         if event.kind == "message_update":
             if payload["role"] in ("user", "agent"):
-                self._drafts.pop(payload["message_id"], None)
+                self._finish_draft(payload["message_id"])
                 if payload["role"] == "user":
                     turn.begun = True
                     self.feed.emit_status("running")
@@ -279,6 +281,16 @@ class SessionFollower:
         if offset <= len(draft):
             self._drafts[message_id] = draft[:offset] + text
             self._publish_soon(len(self._drafts[message_id]))
+
+    def _finish_draft(self, message_id: str) -> None:
+        """Forget the draft of a finished message. The last message of a turn replaces the turn's unfinished message."""
+        prefix = f"{message_id}."
+        unfinished = [draft_id for draft_id in self._drafts if draft_id.startswith(prefix)]
+        if message_id not in self._messages and unfinished:
+            renamed = {unfinished[-1]: message_id}
+            self._messages = {renamed.get(old, old): message for old, message in self._messages.items()}
+        for draft_id in (message_id, *unfinished):
+            self._drafts.pop(draft_id, None)
 
     def _publish_soon(self, size: int) -> None:
         if self._publishing is None:
