@@ -195,7 +195,7 @@ AGENTS = (
     Known(
         name="gemini",
         prepare=_gemini,
-        ways=("headless",),  # its ACP cannot load a session: version 0.61 empties it first
+        ways=("acp", "headless"),
         acp="gemini",
         options={"model": "gemini-2.5-pro"},
         terminal={"args": ["-m", "gemini-2.5-pro"]},
