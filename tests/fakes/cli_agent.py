@@ -1,6 +1,7 @@
 """A fake coding agent program: it plays a recorded stream, or misbehaves.
 
 `cli_agent.py PLAY...  [arguments of the real program]`. Standard library only; the prompt comes on standard input.
+With `--version` it prints 0.9.1.
 
     play FILE CODE [ERRORS]   prints the recording line by line, ERRORS to standard error, and exits with CODE
     talk                      answers like Claude Code: "you said PROMPT"; a prompt "fail" fails, "hang" hangs
@@ -10,7 +11,7 @@
     linger FILE               prints a recording and does not exit
     flood COUNT               prints pieces of an answer as fast as possible, then a result
     garbage FILE              prints noise, half of a line, an endless line, and a recording in between
-    version                   refuses its arguments; with --version it is 0.9.1
+    version                   refuses its arguments
     leave FILE PIDFILE        prints a recording and leaves a process that has left the group
 """
 
@@ -89,6 +90,8 @@ def leave(path: str, note: str) -> None:
 
 def main(play: str, *arguments: str) -> None:
     """Run the requested play."""
+    if arguments and arguments[-1] == "--version":
+        sys.exit(print("the-agent 0.9.1"))
     prompt = sys.stdin.read()
     if play == "play":
         sys.stderr.write(arguments[2] if len(arguments) > 2 and not arguments[2].startswith("-") else "")
@@ -115,7 +118,7 @@ def main(play: str, *arguments: str) -> None:
     elif play == "leave":
         leave(arguments[0], arguments[1])
     elif play == "version":
-        sys.exit(print("the-agent 0.9.1") if "--version" in arguments else f"error: unknown option '{arguments[0]}'")
+        sys.exit(f"error: unknown option '{arguments[0]}'")
     os._exit(0)  # without waiting for the processes it started
 
 

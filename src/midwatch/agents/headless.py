@@ -17,6 +17,7 @@ from pydantic import Field
 from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions
+from midwatch.agents.streams.drift import NotUnderstood, make_drift_error
 from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
 from midwatch.agents.streams.lines import Lines
 from midwatch.agents.streams.step_events import StepEvents
@@ -99,8 +100,13 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
     def describe(self) -> Mapping[str, Any]:
         """Return `command`, the command line, and `version`, or `problem` if the program cannot be started here."""
         description = super().describe()
-        version = None if "problem" in description else installed_version(self.program(self.command_line(), None))
-        return {**description, "version": version} if version else description
+        version = None if "problem" in description else self.find_version()
+        tested = {"version": version, "tested_versions": list(self.profile.versions)}
+        return {**description, **tested} if version else description
+
+    def find_version(self) -> str | None:
+        """Return the version of the installed program, or None. The program is not started."""
+        return installed_version(self.program(self.command_line(), None))
 
     def command_line(self, thread: str | None = "{thread}", *, resumed: bool = False) -> tuple[str, ...]:
         """Return the program and its arguments for a new or a resumed conversation."""
@@ -149,6 +155,7 @@ class _Run:
         self.lingered = False  # whether midwatch ended it because it did not exit after its result
         self._hear = hear
         self._begun_line = ""
+        self.version: str | None = None
         self._error_steps: list[steps.Step] = []
 
     def _read_errors(self, text: str) -> None:
@@ -167,6 +174,34 @@ class _Run:
         """Emit steps as events."""
         for step in new:
             await self.events.emit(step)
+
+    def read(self, line: dict[str, Any]) -> Iterable[steps.Step]:
+        """Return the steps in a line of standard output, and count what is unknown in the line."""
+        self.parser.drift.count(line)
+        self.version = self.version or self.parser.read_version(line)
+        return self.parser.read(line)
+
+    @property
+    def misread(self) -> str | None:
+        """Why the stream was not understood, or None. An empty answer is doubted only if something was unknown."""
+        events, drift = self.events, self.parser.drift
+        if events.failed:
+            other = events.fault is not None and events.fault.kind == "other"
+            return drift.describe() if other and drift.missing else None
+        if events.done:
+            empty = not events.has_answer and not events.answer.strip()
+            return drift.describe() if drift.missing or (empty and drift.seen) else None
+        if not self.lines.objects and not (self.lines.noise and self.code == 0):
+            return None
+        if self.code != 0 and self.plain_errors().strip():
+            return None  # standard error has the reason
+        return "; ".join(filter(None, ("it has no final event", drift.describe())))
+
+    def kept_text(self) -> str:
+        """Return everything that the program said or, if nothing of it was understood, the last lines it printed."""
+        said = self.events.said.strip()
+        answer = self.events.answer.strip()
+        return "\n".join(filter(None, (said, answer if answer not in said else ""))) or self.lines.last_lines()
 
     def error_text(self, lines: int = 20) -> str:
         """Return the last lines of standard error without colours, or the first line that was not JSON."""
@@ -196,7 +231,6 @@ class HeadlessConversation(ProcessConversation):
         if forgotten and run.resumed and (turn.resumed or self._profile.names_thread):
             await run.events.complain("thread", f"{self._profile.name} does not know thread {thread}; a new one begins")
             run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False)
-        self._thread = run.events.thread or run.thread
         return await self._conclude(run, turn)
 
     async def _run(self, turn: Turn, thread: str | None, *, resumed: bool) -> _Run:
@@ -246,7 +280,7 @@ class HeadlessConversation(ProcessConversation):
                 continue
             if line is None:
                 break
-            await run.emit(run.parser.read(line))
+            await run.emit(run.read(line))
             await asyncio.sleep(0)  # let other tasks run while a program prints many lines
         await run.emit(run.parser.end())
         await wait_within(self._agent.patience.linger, child.exited)
@@ -271,6 +305,10 @@ class HeadlessConversation(ProcessConversation):
             left_out.append(f"{lines.too_long} lines that were too long")
         if left_out:
             await events.complain("stream", "skipped output: " + "; ".join(left_out))
+        if drift := run.parser.drift.describe():
+            version = run.version or self._agent.find_version() or "of unknown version"
+            told = f"midwatch does not know all that {self._profile.name} {version} printed: {drift}"
+            await events.complain("stream", told)
         if events.fault is None and not events.done and run.code != 0 and not run.silent:
             events.fault = self._find_reason(run)
         if events.fault is not None and events.fault.kind == "limit" and events.fault.resets_at is None:
@@ -295,8 +333,18 @@ class HeadlessConversation(ProcessConversation):
         so that the usage is counted.
         """
         events, usage = run.events, self._usage(run)
+        self._thread = events.thread or run.thread
         problem = await self._find_problem(run, turn)
         iterations = events.replies or None
+        if problem is None and self._thread is None:
+            lost = f"{self._profile.name} did not name its conversation, so the next message begins a new one"
+            await events.complain("thread", lost)
+        if isinstance(problem, NotUnderstood):
+            await events.emit_message()
+            return TurnResult(
+                text=run.kept_text(), outcome="error", error=str(problem), thread_id=self._thread, usage=usage,
+                iterations=iterations,
+            )  # fmt: skip
         if problem is None:
             return TurnResult(text=events.answer.rstrip(), thread_id=self._thread, usage=usage, iterations=iterations)
         temporary = isinstance(problem, TransientError | UsageLimit)
@@ -314,6 +362,8 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(f"{name} was interrupted")
         if run.silent:
             return self._explain_silence(events)
+        if (misread := run.misread) is not None and (events.failed or events.done or not events.denied):
+            return await self._explain_misreading(misread, run, turn)
         if events.fault is not None:
             return await self._convert_fault(events.fault, run, turn)
         strict = options.on_denial == "fail" and options.permissions != "read"
@@ -327,6 +377,13 @@ class HeadlessConversation(ProcessConversation):
             reason = last_lines(run.plain_errors(), 3)
             return AgentError(f"{name} {describe_exit(run.code)} after its answer: {reason}")
         return None
+
+    async def _explain_misreading(self, why: str, run: _Run, turn: Turn) -> AgentError:
+        """Return the error of a turn whose stream was not understood."""
+        version = run.version or self._agent.find_version() or await self._read_version(turn)
+        reason = last_lines(run.plain_errors(), 3)
+        why += f"; on standard error: {cut(reason, LINE_SHOWN)}" if reason and not run.events.done else ""
+        return make_drift_error(self._profile.name, version, self._profile.versions, " ".join(why.split()))
 
     def _explain_silence(self, events: StepEvents) -> AgentError:
         """Return the error of a turn that midwatch ended because the program printed nothing for too long."""
@@ -354,7 +411,7 @@ class HeadlessConversation(ProcessConversation):
             own = f", or correct agents.{self._agent.name}.args" if self._agent.options.args else ""
             return AgentError(
                 f"{name} {version} refuses an argument ({first}); midwatch is known to work with "
-                f"{self._profile.known_version} and newer: update {name}{own}."
+                f"{self._profile.versions.oldest} and newer: update {name}{own}."
             )
         if fault.kind in ("other", "options"):
             how = "failed" if run.code in (0, None) else describe_exit(run.code)

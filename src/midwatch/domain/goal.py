@@ -345,7 +345,7 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
     spent = _add_spending(goal, ended)
     if goal.status != "active" or task.id != goal.task_id:
         return Changes(updates=(update_record(goal, now, **spent),))
-    if goal.work != "verify" and task.result:
+    if goal.work != "verify" and task.status == "done" and task.result:
         spent["summary"] = task.result
     late = now >= goal.deadline_at
     if goal.work == "wrap_up" and late:

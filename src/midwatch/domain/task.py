@@ -404,7 +404,8 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
     notice = "timed_out" if task.outcome == "timeout" else task.status
-    text = end_text(notice, task.id, task.prompt, task.result or task.error or "", task.again)
+    told = task.result if task.status == "done" else task.error
+    text = end_text(notice, task.id, task.prompt, told or "", task.again)
     return make_notices(task, notice, text, now)
 
 

@@ -95,7 +95,10 @@ def read_result(result: TurnResult, task: Task) -> TurnOutcome:
         result = replace(result, outcome="silent")
     if result.outcome in ("ok", "silent", "transferred"):
         return TurnOutcome(result.outcome, text=sanitize(result.text), result=result)
-    return TurnOutcome(result.outcome, error=sanitize(result.error or result.text or result.outcome), result=result)
+    kept = sanitize(result.text) if result.error and result.text else None
+    return TurnOutcome(
+        result.outcome, text=kept, error=sanitize(result.error or result.text or result.outcome), result=result
+    )
 
 
 def read_error(problem: Exception, task: Task) -> TurnOutcome:

@@ -24,6 +24,7 @@ class AgentInfo(TypedDict, total=False):
     kind: Annotated[str, Example("demo")]
     why: str | None
     version: str
+    tested_versions: list[str]
     description: Annotated[str, Example("built in")]
     capabilities: list[Capability]
     handoffs: bool

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.streams import steps
+from midwatch.agents.streams.drift import Drift, Versions, Words
 from midwatch.agents.streams.faults import Fault, judge
-from midwatch.agents.streams.reading import read_change, read_plan
+from midwatch.agents.streams.reading import get_text, read_change, read_plan
 from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
@@ -23,9 +24,17 @@ def map_modes(option: str, *, read: str, edit: str, all: str) -> Mapping[Permiss
 
 
 class Parser:
-    """Base class of the parsers. Each turn has its own parser object, which turns output lines into steps."""
+    """Base class of the parsers. Each turn has its own parser object, which turns output lines into steps.
+
+    `words` is what the parser knows of the stream. A parser reads a field on which the answer, a failure or a denial
+    depends with `self.drift.need`, so that a turn fails if a new version of the program has renamed the field.
+    """
+
+    words: ClassVar[Words]
+    version_field: ClassVar[str] = ""
 
     def __init__(self) -> None:
+        self.drift = Drift(self.words)
         self.now = SystemClock().now
         self._tools: dict[str, tuple[str, Any]] = {}
 
@@ -36,6 +45,10 @@ class Parser:
     def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield the steps in a line of standard error."""
         yield from ()
+
+    def read_version(self, line: Line) -> str | None:
+        """Return the version of the program, if the line contains it."""
+        return get_text(line, self.version_field) or None if self.version_field else None
 
     def end(self) -> Iterator[steps.Step]:
         """Yield the steps that are known only when the output has ended."""
@@ -55,6 +68,7 @@ class Parser:
 
     def start_tool(self, id: str, name: str, arguments: Any, title: str | None = None) -> steps.ToolStart:
         """Return the step for a tool call that begins, and remember the call for `end_tool`."""
+        name = name or "a tool"
         self._tools[id] = (name, arguments)
         return steps.ToolStart(id=id, name=name, arguments=arguments, title=title)
 
@@ -92,7 +106,7 @@ class Profile:
     start: tuple[str, ...]
     resume: tuple[str, ...]
     parser: Callable[[], Parser]
-    known_version: str  # the oldest version that was tested
+    versions: Versions  # with which it was tested
     model: tuple[str, ...] = ("--model", "{model}")
     permissions: Mapping[Permissions, tuple[str, ...]] = field(default_factory=dict)
     permission_env: Mapping[Permissions, Mapping[str, str]] = field(default_factory=dict)

@@ -7,12 +7,38 @@ from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_dicts, get_text, join_text, read_patch
 from midwatch.base.clock import SECOND
+
+WORDS = Words.of(
+    "additional_directories agents analytics_disabled apiKeySource api_error api_error_params api_error_status "
+    "api_error_type api_message_id attempt capabilities claude_code_version compact_metadata container content "
+    "content_block context_management cwd decision delta diagnostics duration_api_ms duration_ms error error_status "
+    "errors estimated_tokens estimated_tokens_delta event fast_mode_disabled_reason fast_mode_state "
+    "first_content_frame_ms id index is_api_error_message is_error max_retries mcp_servers memory_paths message "
+    "messaging_socket_path model name non_execution_kind num_turns original_cwd output_style parent_tool_use_id "
+    "partial_json per_turn_effort_active permissionMode permission_decision permission_denials plugins "
+    "product_feedback_disabled queued_turn_count reason_type request_id result result_index retry_delay_ms role "
+    "safety_stops session_id signature skills slash_commands source status stop_details stop_reason stop_sequence "
+    "terminal_reason terminal_slash_commands text thinking thinking_display thinking_duration_ms "
+    "time_to_request_ms timestamp tool_name tool_result_meta tool_use_id tools total_cost_usd ttft_ms "
+    "ttft_stream_ms ultrathink_available ultrathink_typed_raises uuid view_mode data title citations path "
+    "isReplay isSynthetic hook_id hook_name hook_event output exit_code stdout stderr outcome",
+    "assistant citations_delta content_block_delta content_block_start content_block_stop document image "
+    "input_json_delta message message_delta message_start message_stop rate_limit_event redacted_thinking result "
+    "server_tool_use signature_delta stream_event system text text_delta thinking thinking_delta tool_progress "
+    "tool_result tool_use user web_search_tool_result ping",
+    free="input tool_input tool_use_result usage modelUsage model_usage_since_last_result rate_limit_info "
+    "subagent_stats subtype command",
+)
 
 
 class ClaudeStream(Parser):
     """Parses the messages of the model and of the tools, and the result at the end."""
+
+    words = WORDS
+    version_field = "claude_code_version"
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,12 +150,15 @@ class ClaudeStream(Parser):
         )
         for denial in get_dicts(line, "permission_denials"):
             yield from _report_denial(denial)
-        if not line.get("is_error"):
-            yield steps.Done(get_text(line, "result"))
+        if not self.drift.need(line, "is_error", kind=bool):
+            self.drift.need_text(line, "result")
+            yield steps.Done(line["result"] if isinstance(line.get("result"), str) else None)
             return
         errors = [error for error in line.get("errors") or () if isinstance(error, str)]
         message = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(errors)
         status = get_count(line, "api_error_status")
+        if not message and line.get("subtype") in (None, "success", "error_during_execution"):
+            self.drift.miss("result")
         text = message or f"it ended with {line.get('subtype') or 'an error'}"
         yield self.fail(text, status, self._resets_at)
 
@@ -178,6 +207,6 @@ PROFILE = Profile(
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=ClaudeStream,
-    known_version="2.1.325",
+    versions=Versions("2.1.325", "2.1.325"),
     permissions=map_modes("--permission-mode", read="plan", edit="acceptEdits", all="bypassPermissions"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text, join_text, read_tokens, unwrap_command
 
 SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
@@ -15,8 +16,19 @@ LOGGED_REFUSAL = re.compile(r"(?>.*?codex_core::tools::router: error=)(.*(?:reje
 TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "collab_tool_call")
 
 
+WORDS = Words.of(
+    "aggregated_output changes command completed error exit_code id item items kind message path query server status "
+    "text thread_id tool",
+    "agent_message command_execution error item.completed item.started item.updated reasoning thread.started "
+    "todo_list turn.completed turn.failed turn.started " + " ".join(TOOLS),
+    free="action arguments result usage agents_states",
+)
+
+
 class CodexStream(Parser):
     """Parses items, each of which begins, changes and ends, and the result of the turn."""
+
+    words = WORDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,13 +39,13 @@ class CodexStream(Parser):
             case "thread.started" if thread := get_text(line, "thread_id"):
                 yield steps.Thread(thread)
             case "item.started" | "item.updated" | "item.completed" as kind:
-                yield from self._item(get_dict(line, "item"), kind.removeprefix("item."))
+                yield from self._item(self.drift.need(line, "item", kind=dict), kind.removeprefix("item."))
             case "error":
                 message = get_text(line, "message")
                 if message.startswith("Reconnecting"):
                     yield steps.Retry(message=f"codex tries again: {message}", fault=self.fault(message))
             case "turn.failed":
-                yield self.fail(get_text(line, "error", "message"))
+                yield self.fail(self.drift.need_text(line, "error", "message"))
             case "turn.completed":
                 yield steps.Spent(**read_tokens(get_dict(line, "usage")), of_thread=True)
                 yield steps.Done()
@@ -43,14 +55,14 @@ class CodexStream(Parser):
         if match := LOGGED_REFUSAL.match(line):
             yield steps.Denied("file_change" if "patch" in match[1] else "shell")
 
-    def _item(self, item: Line, phase: str) -> Iterator[steps.Step]:
-        kind = get_text(item, "type")
+    def _item(self, item: Any, phase: str) -> Iterator[steps.Step]:
+        kind = self.drift.need_text(item, "type")
         if kind in TOOLS:
             yield from self._tool(item, kind, phase)
         elif kind == "todo_list":
             yield self.plan(item.get("items"))
         elif phase == "completed" and kind == "agent_message":
-            yield steps.Text(get_text(item, "text"))
+            yield steps.Text(self.drift.need_text(item, "text"))
         elif phase == "completed" and kind == "reasoning":
             yield steps.Thought(get_text(item, "text"))
         elif phase == "completed" and kind == "error":
@@ -68,6 +80,9 @@ class CodexStream(Parser):
         result = get_text(item, "aggregated_output") or join_text(get_dict(item, "result").get("content"))
         result = result or get_text(item, "error", "message")
         code, status = item.get("exit_code"), item.get("status")
+        if kind == "command_execution":
+            self.drift.need_text(item, "aggregated_output")
+            self.drift.need_text(item, "status")
         yield steps.ToolEnd(
             id=number, result=result, is_error=status in ("failed", "declined") or code not in (None, 0)
         )
@@ -93,7 +108,7 @@ PROFILE = Profile(
     start=("exec", *HEAD, "-"),
     resume=("exec", "resume", *HEAD, "{thread}", "-"),
     parser=CodexStream,
-    known_version="0.166.0",
+    versions=Versions("0.166.0", "0.166.0"),
     permissions={  # `exec resume` has no --sandbox
         "read": ("-c", 'sandbox_mode="read-only"'),
         "edit": ("-c", 'sandbox_mode="workspace-write"'),

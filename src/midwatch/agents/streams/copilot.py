@@ -6,15 +6,41 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get_dicts, get_text, make_title, read_patch
+
+NEEDED = ("assistant.message", "tool.execution_", "session.error")
+WORDS = Words.of(
+    "apiCallId apiEndpoint byokKind code commandName containsBuiltInFileEditRequest content data delivery "
+    "deltaContent description detailedContent dispatchDurationMs durationMs editClassifierVersion enabled ephemeral "
+    "error errorCode errorMessage errorType exitCode failureKind fileEdits hasWriteFileRedirection id infoType "
+    "inputDelta inputTokens intentionSummary interactionId interactionType isAuto isByok kind maxPromptTokens message "
+    "messageId model modelProvider name originatingMessageId outcome outputTokens parentAgentTaskId parentId "
+    "parentToolCallId partialOutput path possiblePaths providerType reason reasoningId reasoningText requestBodyBytes "
+    "requestBodyEncoding requestBodyWireBytes result retryAttempt rte sequence servers sessionId shellExecution "
+    "shellToolInfo skills source statusCode stream success supportedNativeDocumentMimeTypes text timestamp toolCallId "
+    "toolName toolRequests toolTitle toolType transformedContent transport turnId userInvocable cost cacheReadTokens "
+    "cacheWriteTokens duration initiator apiCallIds providerCallId quotaSnapshots",
+    "assistant.idle assistant.message assistant.message_delta assistant.message_start assistant.reasoning "
+    "assistant.reasoning_delta assistant.tool_call_delta assistant.turn_end assistant.turn_retry "
+    "assistant.turn_start assistant.usage function model.call_failure model.call_final_result model.call_finished "
+    "model.call_start result session.background_tasks_changed session.error session.info session.mcp_servers_loaded "
+    "session.skills_loaded session.tools_updated tool.execution_complete tool.execution_partial_result "
+    "tool.execution_start tool.shell_output user.message",
+    free="arguments toolTelemetry usage",
+)
 
 
 class CopilotStream(Parser):
     """Parses the events of a session, and the result, which contains the id of the session."""
 
+    words = WORDS
+
     def read(self, line: Line) -> Iterator[steps.Step]:
         data = get_dict(line, "data")
         kind = get_text(line, "type")
+        if kind.startswith(NEEDED):
+            self.drift.need(line, "data", kind=dict)
         if kind.startswith("assistant.") and not data.get("parentToolCallId"):
             yield from self._assistant(kind.removeprefix("assistant."), data)
         elif kind.startswith("tool.execution_"):
@@ -26,11 +52,11 @@ class CopilotStream(Parser):
             fault = self.fault(reason, status=status)
             yield steps.Retry(message=f"a call of the model failed ({status or reason})", fault=fault)
         elif kind == "session.error":
-            yield self.fail(get_text(data, "message"), get_count(data, "statusCode"))
+            yield self.fail(self.drift.need_text(data, "message"), get_count(data, "statusCode"))
         elif kind == "result":
             if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)
-            if line.get("exitCode") == 0:
+            if self.drift.need(line, "exitCode", kind=int) == 0:
                 yield steps.Done()
 
     def _assistant(self, kind: str, data: Line) -> Iterator[steps.Step]:
@@ -60,6 +86,8 @@ class CopilotStream(Parser):
             edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(arguments)
             patch = get_text(result, "detailedContent")
             diffs = (read_patch(edited[0], patch.lstrip()),) if "@@" in patch and edited else ()
+            if failed:
+                self.drift.need_text(data, "error", "code")
             denied = failed and error.get("code") in ("denied", "rejected")
             yield from self.end_tool(number, text, failed=failed, diffs=diffs, denied=denied)
 
@@ -70,7 +98,7 @@ PROFILE = Profile(
     start=START,
     resume=START,  # the same option resumes a conversation or begins one
     parser=CopilotStream,
-    known_version="1.0.102",
+    versions=Versions("1.0.102", "1.0.102"),
     permissions={"edit": ("--allow-tool=write",), "all": ("--allow-all",)},
     names_thread=True,
 )

@@ -6,13 +6,23 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 REFUSALS = ("policy_violation", "permission_denied")
 
 
+WORDS = Words.of(
+    "code content delta error message model output role session_id severity status timestamp tool_id tool_name",
+    "error init message result tool_result tool_use",
+    free="parameters stats error",
+)
+
+
 class GeminiStream(Parser):
     """Parses pieces of text, tool calls, and the result, which contains the usage."""
+
+    words = WORDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,9 +36,9 @@ class GeminiStream(Parser):
             case "init":
                 self._thread = get_text(line, "session_id")
                 yield steps.Model(get_text(line, "model"))
-            case "message" if line.get("role") == "assistant":
-                text = get_text(line, "content")
-                yield steps.TextPiece(text) if line.get("delta") else steps.Text(text)
+            case "message" if self._is_answer(line):
+                text = self.drift.need_text(line, "content")
+                yield steps.TextPiece(text) if self.drift.need(line, "delta") else steps.Text(text)
             case "tool_use":
                 name, number = get_text(line, "tool_name"), get_text(line, "tool_id")
                 yield self.start_tool(number, name, line.get("parameters"))
@@ -41,10 +51,17 @@ class GeminiStream(Parser):
             case "result":
                 yield from self._result(line)
 
+    def _is_answer(self, line: Line) -> bool:
+        """Return whether a message is from the model and not from the user."""
+        role = line.get("role")
+        if role not in ("assistant", "user"):
+            self.drift.miss("role")
+        return role == "assistant"
+
     def _end_of_tool(self, line: Line) -> Iterator[steps.Step]:
         number, error = get_text(line, "tool_id"), get_dict(line, "error")
         text = get_text(line, "output") or get_text(error, "message")
-        failed = line.get("status") != "success"
+        failed = self.drift.need(line, "status") != "success"
         denied = failed and (error.get("type") in REFUSALS or "denied by policy" in text)
         yield from self.end_tool(number, text, failed=failed, denied=denied)
 
@@ -52,8 +69,10 @@ class GeminiStream(Parser):
         yield steps.Spent(**read_tokens(get_dict(line, "stats")))
         if line.get("status") == "success":
             yield steps.Done()
+        elif line.get("status") == "error":
+            yield self.fail(self.drift.need_text(line, "error", "message"))
         else:
-            yield self.fail(get_text(line, "error", "message"))
+            self.drift.miss("result.status")
 
 
 START = ("--output-format", "stream-json", "{options}")
@@ -63,7 +82,7 @@ PROFILE = Profile(
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=GeminiStream,
-    known_version="0.61.0",
+    versions=Versions("0.61.0", "0.61.0"),
     permissions=map_modes("--approval-mode", read="plan", edit="auto_edit", all="yolo"),
     permission_env={"read": TRUST, "edit": TRUST, "all": TRUST},
 )

@@ -14,6 +14,7 @@ from midwatch.programs.process import DRAIN, Pipe, wait_within
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000  # bytes that may wait to be read; with more, the child has to wait
 SHOWN = 200
+KEPT = 20_000  # bytes of the last lines that are kept
 HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # JSON escapes of surrogates and NULs
 
 
@@ -46,6 +47,8 @@ class Lines(Pipe):
         self.first_noise = ""
         self.too_long = 0
         self.objects = 0
+        self._last: deque[bytes] = deque()
+        self._last_size = 0
         self._on_data = on_data
         self._limit = limit
         self._strict = strict
@@ -127,10 +130,21 @@ class Lines(Pipe):
                 self._woken = False
                 raise TimeoutError
 
+    def last_lines(self) -> str:
+        """Return the last lines as they were printed."""
+        return b"\n".join(self._last).decode("utf-8", "replace")
+
+    def _keep(self, text: bytes) -> None:
+        self._last.append(text[:KEPT])
+        self._last_size += len(self._last[-1])
+        while self._last_size > KEPT and len(self._last) > 1:
+            self._last_size -= len(self._last.popleft())
+
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         text = line.strip()
         if not text:
             return None
+        self._keep(text)
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

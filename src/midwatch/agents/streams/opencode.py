@@ -7,13 +7,25 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch
 
 LOGGED_ERROR = re.compile(r'(?>.*?level=ERROR )(?>.*?message="stream error").* error\.error="(?P<why>[^"]*)"')
 
 
+NEEDED = ("text", "tool_use", "step_finish")
+WORDS = Words.of(
+    "attachments callID cost data error id isRetryable message messageID name output part raw reason responseBody "
+    "responseHeaders sessionID snapshot state status statusCode text timestamp title tool",
+    "error reasoning step-finish step-start step_finish step_start text tool tool_use",
+    free="input metadata time tokens",
+)
+
+
 class OpencodeStream(Parser):
     """Parses parts of messages. The program prints no result; the last part shows whether the turn is complete."""
+
+    words = WORDS
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,9 +37,11 @@ class OpencodeStream(Parser):
             self._thread = thread
             yield steps.Thread(thread)
         part = get_dict(line, "part")
+        if line.get("type") in NEEDED:
+            self.drift.need(line, "part", kind=dict)
         match line.get("type"):
             case "text":
-                yield steps.Text(get_text(part, "text"))
+                yield steps.Text(self.drift.need_text(part, "text"))
             case "reasoning":
                 yield steps.Thought(get_text(part, "text"))
             case "tool_use":
@@ -35,9 +49,7 @@ class OpencodeStream(Parser):
             case "step_finish":
                 yield from self._step(part)
             case "error":
-                data = get_dict(line, "error", "data")
-                message = get_text(data, "message") or get_text(line, "error", "name")
-                yield self.fail(message, get_count(data, "statusCode"))
+                yield self._failure(line)
 
     def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield a step for each failed model call. The program reports them only on standard error."""
@@ -49,23 +61,28 @@ class OpencodeStream(Parser):
         if self._last_reason not in (None, "tool-calls"):
             yield steps.Done()
 
+    def _failure(self, line: Line) -> steps.Failed:
+        data = self.drift.need(line, "error", "data", kind=dict)
+        message = self.drift.need_text(data, "message") if data else ""  # some errors have only a name
+        return self.fail(message or get_text(line, "error", "name"), get_count(data, "statusCode"))
+
     def _tool(self, part: Line) -> Iterator[steps.Step]:
         name, number, state = get_text(part, "tool"), get_text(part, "callID"), get_dict(part, "state")
-        arguments, failed = state.get("input"), state.get("status") == "error"
+        arguments, failed = state.get("input"), self.drift.need(state, "status") == "error"
         title = get_text(state, "title")
         yield self.start_tool(number, name, arguments, f"{name}: {title}" if title else None)
         if name == "todowrite":
             yield self.plan(get_dict(arguments).get("todos"))
         diff, path = get_text(state, "metadata", "diff"), get_text(arguments, "filePath")
         diffs = (read_patch(path, diff),) if diff else ()
-        result = get_text(state, "error") if failed else get_text(state, "output")
+        result = self.drift.need_text(state, "error") if failed else get_text(state, "output")
         begun, ended = (get_count(get_dict(state, "time").get(edge)) for edge in ("start", "end"))
         seconds = None if begun is None or ended is None else max(0, ended - begun) / 1000
         denied = failed and "permission" in result.lower()
         yield from self.end_tool(number, result, failed=failed, diffs=diffs, denied=denied, seconds=seconds)
 
     def _step(self, part: Line) -> Iterator[steps.Step]:
-        self._last_reason = get_text(part, "reason") or None
+        self._last_reason = self.drift.need_text(part, "reason") or None
         tokens, cost = get_dict(part, "tokens"), part.get("cost")
         cached = get_dict(tokens, "cache")
         input = add_counts(tokens.get("input"), cached.get("read"), cached.get("write"))
@@ -82,6 +99,6 @@ PROFILE = Profile(
     start=START,
     resume=(*START, "--session", "{thread}"),
     parser=OpencodeStream,
-    known_version="1.18.33",
+    versions=Versions("1.18.33", "1.18.33"),
     permissions={"read": ("--agent", "plan"), "all": ("--auto",)},
 )

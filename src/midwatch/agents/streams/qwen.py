@@ -7,13 +7,29 @@ from collections.abc import Iterator
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Profile, map_modes
 from midwatch.agents.streams.claude import ClaudeStream
+from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 ERROR_PREFIX = "[API Error:"
 
 
+WORDS = Words.of(
+    "agents content content_block cwd data delta duration_api_ms duration_ms error event id index is_error "
+    "mcp_servers message model name num_turns parent_tool_use_id partial_json permission_denials permission_mode "
+    "qwen_code_version result role session_id signature slash_commands stop_reason text thinking tool_name "
+    "tool_use_id tools uuid",
+    "assistant content_block_delta content_block_start content_block_stop goal_state input_json_delta message "
+    "message_start message_stop result stream_event system text text_delta thinking thinking_delta tool_result "
+    "tool_use user",
+    free="input usage goal_state tool_input subtype",
+)
+
+
 class QwenStream(ClaudeStream):
     """Parses messages, each of which reports its usage. The usage in the result is for the whole conversation."""
+
+    words = WORDS
+    version_field = "qwen_code_version"
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         for step in super().read(line):
@@ -41,7 +57,7 @@ PROFILE = Profile(
     start=START,
     resume=(*START, "--resume", "{thread}"),
     parser=QwenStream,
-    known_version="0.24.4",
+    versions=Versions("0.24.4", "0.24.4"),
     permissions=map_modes("--approval-mode", read="plan", edit="auto-edit", all="yolo"),
     env={"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
 )

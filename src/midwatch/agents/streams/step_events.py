@@ -37,7 +37,9 @@ class StepEvents:
         self.denied: dict[str, None] = {}
         self.fault: Fault | None = None
         self.retry: steps.Retry | None = None  # the retry that the program waits for, if it retries by itself
+        self.failed = False  # whether the program reported a failure
         self.done = False
+        self.said = ""  # all texts of the turn
         self.replies = 0
         self.own: list[steps.Spent] = []
         self.of_thread: steps.Spent | None = None
@@ -57,6 +59,11 @@ class StepEvents:
         if self._answer is not None:
             return self._answer
         return self._ready[1] if self._ready else self._text.full_text() if self._text else ""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the program printed an answer in its result. The answer may be empty."""
+        return self._answer is not None
 
     async def emit(self, step: steps.Step) -> None:
         """Emit the event for one step, or store the data of the step."""
@@ -116,7 +123,7 @@ class StepEvents:
         for id in list(self._tools):
             await self._end_tool(steps.ToolEnd(id=id, result=NO_RESULT, is_error=True))
         if not self.done or (self._ready is not None and self._ready[1].strip() != self.answer.strip()):
-            await self._emit_message()
+            await self.emit_message()
 
     async def _remember(self, step: steps.Step) -> None:
         """Store the data of a step that has no event."""
@@ -131,7 +138,7 @@ class StepEvents:
             case steps.Spent():
                 self.own.append(step)
             case steps.Failed():
-                self.fault = step.fault
+                self.fault, self.failed = step.fault, True
             case steps.Done():
                 self.done, self.fault = True, None
                 self._answer = step.text if step.text is not None else self._answer
@@ -140,7 +147,7 @@ class StepEvents:
         if not step.text:
             return
         await self._end_thought()
-        await self._emit_message()
+        await self.emit_message()
         if self._text is None:
             self._text = LiveText(f"{message_id(self._turn)}.{next(self._texts)}", TEXT_LIMIT)
         if isinstance(step, steps.Text):
@@ -152,10 +159,11 @@ class StepEvents:
     async def _end_text(self, whole: str | None = None) -> None:
         if self._text is not None:
             await self.show()
-            self._ready = (self._text.id, self._text.full_text() if whole is None else whole)
-            self._text = None
+            text = self._text.full_text() if whole is None else whole
+            self._ready, self._text = (self._text.id, text), None
+            self.said = f"{self.said}\n{text}".lstrip("\n")[-TEXT_LIMIT:]
 
-    async def _emit_message(self) -> None:
+    async def emit_message(self) -> None:
         """Emit the finished text as a message, because it is not the answer of the turn."""
         if self._ready is not None:
             (id, text), self._ready = self._ready, None
@@ -187,7 +195,7 @@ class StepEvents:
             return
         await self._end_thought()
         await self._end_text()
-        await self._emit_message()
+        await self.emit_message()
         self._tools[step.id] = (step.name, time.monotonic())
         await self._turn.emit(events.ToolExecStart(
             tool=step.name, arguments=shorten(step.arguments), tool_call_id=step.id,
