@@ -201,7 +201,12 @@ AGENTS = (
         terminal={"args": ["-m", "gemini-2.5-pro"]},
         refusal=HIDDEN,
     ),
-    Known(name="opencode", prepare=_opencode, acp="opencode"),
+    Known(
+        name="opencode",
+        prepare=_opencode,
+        acp="opencode",
+        limit="limit 3600 {name}",  # it waits for shorter limits by itself
+    ),
     Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN),
     Known(
         name="copilot",

@@ -16,6 +16,8 @@ from midwatch.programs.state import find_state
 from repositories import a_repository, git
 
 REFUSED = sandbox._try_sandbox("bwrap")
+LONGEST_WAIT = 200.0
+"""Seconds until a task is parked: midwatch gives a program that waits by itself two minutes."""
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -104,7 +106,7 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
             assert task["status"] in ("pending", "running"), (task, rig.log())
             return task["due_at"] if (task["status"], task["wait"]) == ("pending", "limit") else None
 
-        due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked"))
+        due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked", LONGEST_WAIT))
         assert due <= datetime.now(UTC) + timedelta(minutes=6)
         rig.model.lift(name)
         if due > datetime.now(UTC) + timedelta(seconds=10):  # reported in minutes, or not at all
