@@ -197,6 +197,7 @@ class Agent:
     def perform(self, text):
         if text == "fail":
             raise Refusal(-32603, "Internal error", {"details": "told to fail"})
+        text = re.sub(r"^>.*$", "", text, flags=re.MULTILINE)  # quoted lines are not commands
         commands = [("say", "ready"), ("hold", "ever")] if text == "hang" else COMMAND.findall(text)
         if not commands:
             self.say(f"you said {text}")
@@ -210,7 +211,8 @@ class Agent:
             self.say(word)
 
     def do_recall(self, argument):
-        self.say("You said: " + " | ".join(self.said[self.session][:-1]))
+        quoted = (line for line in self.text.splitlines() if line.startswith(">"))
+        self.say("You said: " + " | ".join((*self.said[self.session][:-1], *quoted)))
 
     def do_show(self, argument):
         """`show pid`, `show cwd`, `show settings`, `show blocks`, `show env NAME`"""

@@ -130,7 +130,8 @@ class Model:
                 for word in command.rest.split(" "):
                     yield Text(word + " ")
             case "recall":
-                yield Text("You said: " + " | ".join(request.user_texts[:-1]))
+                quoted = (line for line in request.newest.splitlines() if line.startswith(">"))
+                yield Text("You said: " + " | ".join((*request.user_texts[:-1], *quoted)))
             case "long":
                 for number in range(int(command.rest)):
                     yield Text(f"line {number} of a long answer\n")

@@ -44,7 +44,7 @@ class Watch:
         payload = event["payload"]
         if event["kind"] == "message_delta":
             self._show_delta(payload)
-        elif event["kind"] == "message_update":
+        elif event["kind"] == "message_update" and payload["role"] != "notice":
             self._show_message(payload)
         elif text := describe_event(event["kind"], payload, event):
             self._end_line()
@@ -101,6 +101,8 @@ class Watch:
 def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str | None:
     """Return an event as text, or None if the event is not useful for a person."""
     match kind:
+        case "message_update":
+            return str(payload["message"])
         case "task_submitted":
             return f"{event['task_id']} submitted to {payload['agent']}"
         case "task_started":

@@ -19,6 +19,7 @@ from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.handoff_history import HandoffContext, InputFilter, Message
 from midwatch.domain.requests import OnCrash
+from midwatch.domain.session import Message as SessionMessage
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
@@ -240,6 +241,13 @@ class Turn(ProgramOwner, Protocol):
 
     async def history(self) -> list[Any]:
         """Return the steps of the earlier turns of this thread, in order."""
+
+    async def earlier_messages(self) -> list[SessionMessage]:
+        """Return the newest messages of people and agents in this session before the prompt, oldest first.
+
+        Messages of earlier attempts of the task are included, but not its prompt. The list is empty for a private
+        session, and for a turn that was handed over: its prompt contains what it may know.
+        """
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         """Return the messages of people that no step of this turn has taken yet, oldest first.

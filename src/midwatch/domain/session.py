@@ -186,3 +186,6 @@ class SessionStore(Protocol):
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         """Return the session's messages with number > `after`, in order."""
+
+    async def read_last_messages(self, key: str, limit: int) -> list[Message]:
+        """Return the session's newest messages, in order."""

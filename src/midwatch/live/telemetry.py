@@ -237,7 +237,7 @@ class TurnSpans:
             self._span.set_attribute(NAMES["input"], message("user", payload["user_message"]))
 
     def _message_update(self, event: Event, payload: Mapping[str, Any]) -> None:
-        if self._telemetry.content:
+        if self._telemetry.content and payload["role"] == "agent":
             self._span.set_attribute(NAMES["output"], message("assistant", payload["message"]))
 
     def _llm_request(self, event: Event, payload: Mapping[str, Any]) -> None:

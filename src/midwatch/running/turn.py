@@ -49,6 +49,8 @@ from midwatch.services.rule_decision import narrow
 
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
+MOST_EARLIER = 200
+"""Messages of the session that an agent can get again."""
 PAUSE_SECONDS = 0.5
 """Seconds between a write of events that failed and the next try."""
 STOPPED_SECONDS = 0.2
@@ -168,6 +170,18 @@ class LiveTurn:
             return []
         own = self.task.retry_of or self.task_id
         return [step.data for step in await self._host.store.list_thread_steps(self.thread_id, own)]
+
+    async def earlier_messages(self) -> list[Message]:
+        if not has_conversation(self.task) or self.task.cause == "handoff":
+            return []
+        own = f"{self.task_id}.{self.attempt}."
+        return [
+            message
+            for message in await self._host.store.read_last_messages(self.session_key, MOST_EARLIER)
+            if message.role in ("user", "agent")
+            and not f"{message.id}.".startswith(own)
+            and not (message.role == "user" and message.task_id == self.task_id)
+        ]
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)
@@ -391,7 +405,8 @@ class LiveTurn:
         if not payload.agents:
             raise AgentError(f"an agent cannot emit events of kind {payload.kind}; only midwatch itself emits them.")
         if isinstance(payload, MessageUpdate):
-            return MessageUpdate(message_id=self._message_id(payload), role="agent", message=payload.message)
+            role = "notice" if payload.role == "notice" else "agent"
+            return MessageUpdate(message_id=self._message_id(payload), role=role, message=payload.message)
         if isinstance(payload, MessageDelta):
             return MessageDelta(message_id=self._message_id(payload), offset=payload.offset, text=payload.text)
         return payload
@@ -402,10 +417,10 @@ class LiveTurn:
         return message_id if f"{message_id}.".startswith(f"{prefix}.") else f"{prefix}.{message_id}"
 
     def _message(self, update: MessageUpdate, now: int) -> Message:
-        """Return the record of a message that the agent sends during its turn."""
+        """Return the record of a message that the agent sends, or of a notice about it, during its turn."""
         return Message(
-            session_key=self.session_key, role="agent", text=update.message, time=now, task_id=self.task_id,
-            id=update.message_id, author=self.task.agent,
+            session_key=self.session_key, role="notice" if update.role == "notice" else "agent", text=update.message,
+            time=now, task_id=self.task_id, id=update.message_id, author=self.task.agent,
         )  # fmt: skip
 
     def _note_call(self, payload: Payload, record: Event) -> bool:

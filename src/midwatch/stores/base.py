@@ -76,6 +76,7 @@ class VerbStore(VerbRunner):
     open_session = write(session.open_)
     close_session = write(session.close)
     read_messages = read(session.list_messages)
+    read_last_messages = read(session.list_last_messages)
     hold_session = write(live.hold)
     release_session = write(live.release)
     restart_session = write(live.restart)

@@ -14,7 +14,7 @@ from midwatch.base.ids import new_id
 from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
 from midwatch.domain.event import MessageDelta, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
-from midwatch.domain.session import Session, gate_key
+from midwatch.domain.session import Message, Role, Session, gate_key
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import new_task
 
@@ -36,6 +36,7 @@ class RecordingTurn:
         progress: Any = None,
         steps: Iterable[Any] = (),
         earlier: Iterable[Any] = (),
+        said: Iterable[tuple[Role, str]] = (),
         thread_id: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -62,6 +63,7 @@ class RecordingTurn:
         self.progress = progress
         self.steps = list(steps)
         self.earlier = list(earlier)
+        self.said = list(said)
         self.spent: str | None = None
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
@@ -121,6 +123,13 @@ class RecordingTurn:
     async def history(self) -> list[Any]:
         """Return the steps of earlier turns."""
         return list(self.earlier)
+
+    async def earlier_messages(self) -> list[Message]:
+        """Return the messages that the test gave as `said`: role and text of each."""
+        return [
+            Message(session_key=self.session_key, role=role, text=text, time=0, task_id=f"t_{number}")
+            for number, (role, text) in enumerate(self.said)
+        ]
 
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
         """Send a message of a person into the turn."""

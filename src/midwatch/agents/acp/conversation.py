@@ -17,6 +17,7 @@ from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
+from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.streams.reading import get, get_dict, get_dicts, get_text
 from midwatch.base.clock import SystemClock
 from midwatch.base.durations import duration
@@ -29,6 +30,7 @@ from midwatch.programs.process import Program
 
 VERSION = 1  # version of the protocol
 BULK = 200_000  # characters of an update above which it is handled in a thread
+WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "plan")  # only an agent with a prompt sends these
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -53,6 +55,7 @@ class AcpConversation:
         self._transcript: Transcript | None = None
         self._ledger = Ledger(running_total=profile.running_total)
         self._resuming: str | None = None
+        self._earlier = ""  # what was said before, until the agent has taken a prompt with it
         self._asides: set[str] = set()
         self._stopped, self._over = asyncio.Event(), asyncio.Event()
         self._prompting = False
@@ -128,7 +131,7 @@ class AcpConversation:
         else:
             await link.serve(turn)
         thread_id = turn.thread_id or self._thread
-        if self._id is None or (thread_id is not None and thread_id != self._id):
+        if self._id is None or self._earlier or (thread_id is not None and thread_id != self._id):
             await self._open_session(turn, link, thread_id)
         elif turn.thread_id is None:
             await turn.keep_thread(self._id)
@@ -159,9 +162,10 @@ class AcpConversation:
         servers = [server.wire() for server in self._agent.options.mcp_servers]
         request = {"cwd": link.program.workdir, "mcpServers": servers}
         answer: Mapping[str, Any] | None = None
-        self._id, self._ledger = None, Ledger(running_total=self._profile.running_total)
+        self._id, self._earlier, self._ledger = None, "", Ledger(running_total=self._profile.running_total)
+        known, reason = session is not None, "a new conversation begins"
         if session is not None:
-            answer = await self._resume(turn, link, {**request, "sessionId": session})
+            answer, reason = await self._resume(link, {**request, "sessionId": session})
         resumed = answer is not None
         if answer is None:
             answer = await self._request_before_prompt(link.ask("session/new", request), link)
@@ -169,17 +173,22 @@ class AcpConversation:
             if not isinstance(session, str) or not session:
                 await self._end_process()
                 raise AgentError(f"{self._agent.name} began a session without an id; install a newer version.")
-        self._thread = session
+            self._earlier = await tell_earlier(turn, self._agent.name, reason)
+            if known and not self._earlier:
+                text = f"{self._agent.name} cannot resume its conversation and begins a new one: {reason}"
+                await turn.emit(AgentFault(message=text, level="warning"))
         assert session is not None
-        await turn.keep_thread(session)
+        if not self._earlier:  # else the session is kept when the agent has taken the prompt
+            self._thread = session
+            await turn.keep_thread(session)
         offered = settings.read_offer("model", answer)
         model = self._agent.options.model or (offered.label if offered else None)
         self._ledger.open_session(model, resumed=resumed)
         await self._choose_settings(link, session, answer)
         self._id, self._resuming = session, None
 
-    async def _resume(self, turn: Turn, link: Link, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Resume a session and return the agent's answer; None if the agent cannot resume the session.
+    async def _resume(self, link: Link, request: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+        """Resume a session and return the agent's answer; None and the reason if the agent cannot resume it.
 
         While an agent resumes a session, it may send its old updates again. These updates are not emitted.
         """
@@ -191,16 +200,14 @@ class AcpConversation:
         if method is not None:
             self._resuming = request["sessionId"]
             try:
-                return await self._request_before_prompt(link.ask(method, request), link, refusals=True)
+                return await self._request_before_prompt(link.ask(method, request), link, refusals=True), ""
             except RequestError as problem:
                 error = self._fault(problem)
                 if type(error) is not AgentError:  # temporary: a later attempt may resume it
                     await self._end_process()
                     raise error from problem
                 reason = str(error)
-        text = f"{self._agent.name} cannot resume its conversation and begins a new one: {reason}"
-        await turn.emit(AgentFault(message=text, level="warning"))
-        return None
+        return None, reason
 
     async def _choose_settings(self, link: Link, session: str, answer: Mapping[str, Any]) -> None:
         """Request the mode and the model.
@@ -288,7 +295,8 @@ class AcpConversation:
     async def _prompt(self, turn: Turn, link: Link, *, known: bool) -> TurnResult:
         from acp import RequestError
 
-        request = {"sessionId": self._id, "prompt": make_blocks(build_prompt(turn, known=known), link.program.workdir)}
+        prompt = self._earlier + build_prompt(turn, known=known)
+        request = {"sessionId": self._id, "prompt": make_blocks(prompt, link.program.workdir)}
         transcript = self._transcript = Transcript(message_id(turn), self._profile.asides, self._asides)
         self._ledger.begin()
         if self._stopped.is_set():
@@ -303,6 +311,7 @@ class AcpConversation:
         finally:
             self._prompting = False
             await self._withdraw_questions()
+        await self._note_taken(turn)
         await self._end(transcript, cut_off=answer.get("stopReason") == "cancelled")
         await self._emit_in_order(self._ledger.finish(answer, transcript))
         if link.lines.noise > noise:
@@ -313,6 +322,15 @@ class AcpConversation:
         result, last_events = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
         await self._emit_in_order(last_events)
         return replace(result, thread_id=self._id, usage=self._ledger.usage())
+
+    async def _note_taken(self, turn: Turn) -> None:
+        """Keep the agent's session once the agent has taken a prompt that tells what was said before.
+
+        If the agent ends earlier, its session is empty, and the next prompt must tell it again in a new session.
+        """
+        if self._earlier and self._id is not None:
+            self._earlier, self._thread = "", self._id
+            await turn.keep_thread(self._id)
 
     async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:
         async with self._emitting:
@@ -369,8 +387,10 @@ class AcpConversation:
         if not isinstance(update, dict) or params.get("sessionId") not in (self._id, self._resuming):
             return
         self._ledger.note(update)
-        if self._transcript is None or not self._prompting:
+        if self._transcript is None or not self._prompting or self._turn is None:
             return
+        if update.get("sessionUpdate") in WORK:
+            await self._note_taken(self._turn)
         async with self._emitting:
             transcript = self._transcript
             if _measure_diffs(update) > BULK:

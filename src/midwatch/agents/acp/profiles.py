@@ -45,7 +45,8 @@ _ALL = (
     Profile(
         program=KNOWN["codex"],
         argv=("codex-acp",),
-        adapter="npm install -g @zed-industries/codex-acp",
+        adapter="npm install -g @agentclientprotocol/codex-acp",
+        mode="read-only",
         asides=_patterns(
             r"Model metadata for `[^`]*` not found\..*",
             r"Under-development features enabled: .*",

@@ -52,3 +52,7 @@ def close(tx: Tx, key: str, now: int, events: tuple[Event, ...]) -> bool:
 
 def list_messages(tx: Tx, key: str, after: int = 0, limit: int = 500) -> list[Message]:
     return tx.find_all(Message, "session.messages", key=key, after=after, limit=limit)
+
+
+def list_last_messages(tx: Tx, key: str, limit: int) -> list[Message]:
+    return tx.find_all(Message, "session.last_messages", key=key, limit=limit)[::-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.domain.session import MAX_ERRORS, Fault, Message
+from midwatch.domain.session import MAX_ERRORS, Fault
 from midwatch.domain.task import Task
 from midwatch.domain.watch_state import MESSAGES_SHOWN, DeskState, SessionState, TaskState
 from midwatch.stores.rows import loads
@@ -19,12 +19,11 @@ def read_session(tx: Tx, key: str) -> SessionState | None:
     view = session.view(tx, key)
     if view is None:
         return None
-    messages = tx.find_all(Message, "session.last_messages", key=key, limit=MESSAGES_SHOWN)
     faults = [_fault(row[0], loads(row[1])) for row in tx.rows("session.faults", {"key": key, "limit": MAX_ERRORS})]
     return SessionState(
         as_of_seq=event.read_bounds(tx).last_seq,
         view=view,
-        messages=messages[::-1],
+        messages=session.list_last_messages(tx, key, MESSAGES_SHOWN),
         running=task.get(tx, view.running_task) if view.running_task else None,
         queue=tx.find_all(Task, "session.queue", key=key),
         errors=faults[::-1],
