@@ -201,7 +201,13 @@ AGENTS = (
         terminal={"args": ["-m", "gemini-2.5-pro"]},
         hides_tools=True,
     ),
-    Known(name="opencode", prepare=_opencode, ways=("acp",), acp="opencode", waits=True),
+    Known(
+        name="opencode",
+        prepare=_opencode,
+        ways=("acp",),
+        acp="opencode",
+        limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
+    ),
     Known(name="qwen", prepare=_qwen, ways=("acp",), acp="qwen", waits=True),
     Known(
         name="copilot",
