@@ -16,6 +16,9 @@ from typing import Any
 PINS = tomllib.loads((Path(__file__).parent / "pins.toml").read_text())
 MODEL = "fake-model"
 KEY = "fake-key"
+BAD_KEY = "bad-key"
+"""A key that the fake model refuses."""
+KINDS = ("headless", "acp", "terminal")
 
 
 def cache() -> Path:
@@ -143,20 +146,18 @@ class Known:
     name: str
     prepare: Callable[[Path, str, str], dict[str, str]]
     """Writes its configuration into a HOME and returns the environment it needs."""
-    ways: tuple[str, ...]
-    """The kinds of agent it is tested as."""
     acp: str
     """The program that supports ACP."""
     options: dict[str, str] = field(default_factory=dict)
     """The settings it needs besides the kind."""
     limit: str = "limit 4 {name}"
     """The script of the fake model that makes it report a usage limit."""
-    waits: bool = False
-    """Whether it waits for the end of a usage limit by itself without a report."""
     terminal: dict[str, Any] = field(default_factory=dict)
     """The settings it needs in a terminal besides the profile: there it must ask for permission."""
-    hides_tools: bool = False
-    """Whether its program hides tools from the model that would need permission when nobody can be asked."""
+    forbid: dict[str, Any] = field(default_factory=dict)
+    """The settings with which its headless program may not run commands, if it may by default."""
+    refusal: str = "was not allowed to use"
+    """What the error or the answer says about a command that the headless program may not run."""
 
     def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
         """Return a whole environment for it."""
@@ -167,52 +168,49 @@ class Known:
         plain["TMPDIR"] = str(scratch)  # codex makes no helpers, and so no sandbox, in a HOME below its TMPDIR
         return {**plain, "NO_PROXY": "127.0.0.1", **self.prepare(home, url, key)}
 
-    def settings(self, way: str) -> dict[str, Any]:
+    def settings(self, kind: str) -> dict[str, Any]:
         """Return its settings in midwatch."""
-        if way == "terminal":
-            return {"kind": way, "profile": self.name, **self.terminal}
-        return {"kind": way, **self.options}
+        if kind == "terminal":
+            return {"kind": kind, "profile": self.name, **self.terminal}
+        return {"kind": kind, **self.options}
 
-    def program(self, way: str) -> str:
+    def program(self, kind: str) -> str:
         """Return the program that must be installed."""
-        return self.acp if way == "acp" else self.name
+        return self.acp if kind == "acp" else self.name
 
-    @property
-    def version(self) -> str:
-        """Return the pinned version."""
-        return str(PINS[self.name]["version"])
+    def version_of(self, kind: str) -> str:
+        """Return the pinned version of the program that a kind starts."""
+        return str(PINS[self.program(kind)]["version"])
 
 
+HIDDEN = "No tool for escalate"
+"""The answer of the fake model if a program hides tools that would need permission when nobody can be asked."""
 AGENTS = (
-    Known(name="claude", prepare=_claude, ways=("acp", "headless"), acp="claude-agent-acp"),
+    Known(name="claude", prepare=_claude, acp="claude-agent-acp"),
     Known(
         name="codex",
         prepare=_codex,
-        ways=("acp", "headless"),
         acp="codex-acp",
         terminal={"args": ["-a", "on-request"]},
     ),
     Known(
         name="gemini",
         prepare=_gemini,
-        ways=("acp", "headless"),
         acp="gemini",
         options={"model": "gemini-2.5-pro"},
         terminal={"args": ["-m", "gemini-2.5-pro"]},
-        hides_tools=True,
+        refusal=HIDDEN,
     ),
     Known(
         name="opencode",
         prepare=_opencode,
-        ways=("acp",),
         acp="opencode",
         limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
     ),
-    Known(name="qwen", prepare=_qwen, ways=("acp",), acp="qwen", waits=True),
+    Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN),
     Known(
         name="copilot",
         prepare=_copilot,
-        ways=("acp", "headless"),
         acp="copilot",
         limit="limit 3600 {name}",  # it waits for shorter limits by itself
     ),
@@ -220,8 +218,9 @@ AGENTS = (
         name="goose",
         prepare=_goose,
         terminal={"env": {"GOOSE_MODE": "approve"}},
-        ways=("acp",),
         acp="goose",
+        forbid={"permissions": "read"},
+        refusal="skipped in goose chat mode",
         limit="quota 3600 {name}",  # if the end is known it waits by itself, however long
     ),
 )

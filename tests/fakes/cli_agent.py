@@ -8,6 +8,7 @@ With `--version` it prints 0.9.1.
     cut FILE LINES            prints the first lines of a recording and exits with 0
     hold FILE LINES           prints the first lines of a recording and is then silent
     deaf FILE LINES           the same, and ignores SIGINT
+    nag FILE LINES TEXT       prints the first lines of a recording, and then TEXT to standard error again and again
     linger FILE               prints a recording and does not exit
     flood COUNT               prints pieces of an answer as fast as possible, then a result
     garbage FILE              prints noise, half of a line, an endless line, and a recording in between
@@ -105,6 +106,11 @@ def main(play: str, *arguments: str) -> None:
         say(*read_recording(arguments[0])[: int(arguments[1])])
         if play != "cut":
             wait()
+    elif play == "nag":
+        say(*read_recording(arguments[0])[: int(arguments[1])])
+        while True:
+            print(arguments[2], file=sys.stderr, flush=True)
+            time.sleep(0.05)
     elif play == "linger":
         say(*read_recording(arguments[0]))
         wait()

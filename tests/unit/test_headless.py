@@ -331,6 +331,19 @@ async def test_silent_waiting_for_a_usage_limit_parks_the_task() -> None:
         await run(waiting, RecordingTurn())
 
 
+@pytest.mark.parametrize(("seconds", "patience"), [(900, Patience(stop=0.2)), (30, Patience(limit=0.2))])
+async def test_a_program_that_says_again_and_again_that_it_waits_for_a_limit_is_parked(
+    seconds: int, patience: Patience
+) -> None:
+    said = f"[qwen-code] Waiting for API capacity... attempt 1, retry in {seconds}s"
+    turn = RecordingTurn()
+    with pytest.raises(UsageLimit, match=f"end of a usage limit, {seconds} s more") as raised:
+        await run(agent("qwen", "nag", recording_path("qwen", "plain"), "1", said, patience=patience), turn)
+    assert raised.value.resets_at is not None
+    assert 0 <= seconds - (raised.value.resets_at - SystemClock().now()) / SECOND < 20
+    assert turn.thread_id, "it can be taken up"
+
+
 async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
     lingering = agent("claude", "linger", recording_path("claude", "plain"), patience=Patience(linger=0.2))
     result = await run(lingering, RecordingTurn())

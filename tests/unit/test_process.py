@@ -149,6 +149,11 @@ async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_the_directory_of_a_child_is_in_its_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PWD", "/elsewhere")
+    assert shell("true", workdir=str(tmp_path)).environment({})["PWD"] == str(tmp_path)
+
+
 async def test_environment_variables_are_merged_from_server_agent_and_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MW_A", "MW_B", "MW_C"):
         monkeypatch.setenv(name, "ours")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -61,7 +62,7 @@ class HeadlessOptions(ProgramOptions):
 class Patience(NamedTuple):
     """How many seconds midwatch waits for a program in different situations."""
 
-    limit: float = 120.0  # while it waits for the limit of its provider; after that its task waits without it
+    limit: float = 60.0  # while it waits for the limit of its provider; after that its task waits without it
     linger: float = 60.0  # while it prints nothing and does not exit after its result
     stop: float = 5.0  # after an interrupt
 
@@ -263,7 +264,7 @@ class HeadlessConversation(ProcessConversation):
         events = run.events
         while True:
             await run.emit_error_steps()
-            remaining = self._heard_at + self._allowed_silence(events) - asyncio.get_running_loop().time()
+            remaining = self._remaining(events)
             if remaining <= 0 and child.returncode is not None:
                 remaining = self._agent.patience.stop  # it has ended, and its last output is not read yet
             if remaining <= 0:
@@ -285,13 +286,20 @@ class HeadlessConversation(ProcessConversation):
         await run.emit(run.parser.end())
         await wait_within(self._agent.patience.linger, child.exited)
 
-    def _allowed_silence(self, events: StepEvents) -> float:
-        """Return the seconds that the program may be silent now."""
+    def _remaining(self, events: StepEvents) -> float:
+        """Return the seconds that midwatch waits for the program from now on.
+
+        A program that waits for a limit may print that it waits. So this time begins with its first retry.
+        """
         patience, idle = self._agent.patience, self._agent.options.idle_limit
+        silent = asyncio.get_running_loop().time() - self._heard_at
         if events.done:
-            return patience.linger
-        waits = events.retry is not None and events.retry.fault.kind == "limit"
-        return min(patience.limit, idle) if waits else idle
+            return patience.linger - silent
+        if events.retry is None or events.retry.fault.kind != "limit":
+            return idle - silent
+        waited = time.monotonic() - events.retries_since
+        known = events.retry.seconds is not None and events.retry.seconds > patience.limit
+        return min(patience.stop if known else patience.limit, idle) - waited
 
     async def _finish(self, run: _Run) -> None:
         """Emit the last events after the output has ended, and find the reason for a failure."""

@@ -13,23 +13,33 @@ import typer
 from typer.core import TyperCommand
 
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.base.version import __version__
 from midwatch.cli.command import group
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
 
-app = group("One agent in a terminal, behind the HTTP interface of coder/agentapi.")
+app = group("One agent behind the HTTP interface of coder/agentapi.")
 
 PORT = 3284
 WIDTH, HEIGHT = 80, 50
 MIN_WIDTH, MIN_HEIGHT, MAX_SIZE = 20, 10, 1000
 BAR = "=" * 8
-SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
+SWITCHES = {"load-state": "no-load-state", "save-state": "no-save-state"}
+LONE_SWITCHES = ("print-openapi", "experimental-acp", "exit")
+SWITCH = re.compile(rf"^--({'|'.join([*SWITCHES, *LONE_SWITCHES])})=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
 
 
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
     """Return an option that an environment variable can also set. `name` may be a pair like `x/--no-x`."""
     variable = name.partition("/")[0].upper().replace("-", "_")
     return typer.Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version in the form of agentapi, and exit."""
+    if wanted:
+        say(f"agentapi version {__version__}")
+        raise typer.Exit
 
 
 Agent = Annotated[list[str], typer.Argument(help="The agent's program and its arguments, after --.")]
@@ -46,6 +56,18 @@ StateFile = Annotated[str, flag("state-file", "File that stores the conversation
 Load = Annotated[bool | None, flag("load-state/--no-load-state", "Load the conversation. Default with --state-file.")]
 Save = Annotated[bool | None, flag("save-state/--no-save-state", "Save the conversation. Default with --state-file.")]
 PidFile = Annotated[str, flag("pid-file", "File for the process id.")]
+Acp = Annotated[bool, flag("experimental-acp", "Use the Agent Client Protocol instead of a terminal.")]
+Leave = Annotated[bool, flag("exit", "Exit after the command line was parsed.", hidden=True)]
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
+]
+
+
+@app.callback()
+def start(ctx: typer.Context, version: Version = False) -> None:
+    """Print the help of this group if it is called without a command."""
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
 
 
 class ServerCommand(TyperCommand):
@@ -54,12 +76,17 @@ class ServerCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line, after the switches of coder/agentapi were rewritten."""
         end = args.index("--") if "--" in args else len(args)
-        own = [SWITCH.sub(_rename_switch, argument) for argument in args[:end]]
+        own = [renamed for argument in args[:end] for renamed in _rename_switch(argument)]
         return super().parse_args(ctx, [*own, *args[end:]])
 
 
-def _rename_switch(match: re.Match[str]) -> str:
-    return f"--{'' if match[2] else 'no-'}{match[1]}"
+def _rename_switch(argument: str) -> list[str]:
+    """Return the arguments that stand for one argument in the format of coder/agentapi."""
+    switch = SWITCH.match(argument)
+    if switch is None:
+        return [argument]
+    name = switch[1].lower() if switch[2] else SWITCHES.get(switch[1].lower())
+    return [f"--{name}"] if name else []
 
 
 @app.command(cls=ServerCommand, context_settings={"allow_interspersed_args": False})
@@ -67,10 +94,13 @@ def server(
     agent: Agent, type_: Type = "", port: Port = PORT, print_openapi: PrintOpenapi = False,
     chat_base: ChatBase = "/chat",
     width: Width = WIDTH, height: Height = HEIGHT, hosts: Hosts = None, origins: Origins = None, prompt: Prompt = "",
-    state_file: StateFile = "", load: Load = None, save: Save = None, pid_file: PidFile = "", as_json: AsJson = False,
+    state_file: StateFile = "", load: Load = None, save: Save = None, pid_file: PidFile = "", acp: Acp = False,
+    leave: Leave = False, as_json: AsJson = False, version: Version = False,
 ) -> None:  # fmt: skip
-    """Run an agent in a terminal and serve its conversation, on this machine and without a token."""
-    if print_openapi:
+    """Run an agent and serve its conversation, on this machine and without a token."""
+    if leave:
+        return
+    if print_openapi and not acp:
         from midwatch.api.agentapi.app import describe_surface
 
         say(json.dumps(describe_surface("3.0.3"), indent=2, sort_keys=True))
@@ -79,8 +109,11 @@ def server(
     from midwatch.runtime.serve_agentapi import ServerOptions, serve
 
     try:
+        if print_openapi:
+            raise BadConfig("flags --print-openapi and --experimental-acp are mutually exclusive")
         options = ServerOptions(
             argv=tuple(agent),
+            acp=acp,
             agent_type=find_type(type_, agent[0]),
             port=port,
             chat_base="/" + chat_base.strip("/"),
@@ -89,8 +122,8 @@ def server(
             rules=Rules(check_hosts(split_entries(hosts, HOSTS)), check_origins(split_entries(origins, ORIGINS))),
             read_prompt=(lambda: prompt) if prompt else read_stdin,
             state=find_path(state_file),
-            load=check_switch("--load-state", load, state_file),
-            save=check_switch("--save-state", save, state_file),
+            load=check_switch("--load-state", load, state_file, acp),
+            save=check_switch("--save-state", save, state_file, acp),
             pid=find_path(pid_file),
             home=find_path(os.environ.get("MIDWATCH_HOME", "")),
         )
@@ -150,11 +183,14 @@ def split_entries(values: list[str] | None, default: tuple[str, ...]) -> tuple[s
     return tuple(entry for value in values for entry in value.split(",") if entry or value != "")
 
 
-def check_switch(option: str, value: bool | None, state_file: str) -> bool:
-    """Return the value of --load-state or --save-state. Raise BadConfig if it is set without --state-file."""
+def check_switch(option: str, value: bool | None, state_file: str, acp: bool) -> bool:
+    """Return the value of --load-state or --save-state. Raise BadConfig if it does not fit the other options."""
     if value and not state_file:
         raise BadConfig(f"{option} requires --state-file to be set")
-    return bool(state_file) if value is None else value
+    wanted = bool(state_file) and value is not False
+    if wanted and acp:
+        raise BadConfig("ACP mode doesn't support state persistence")
+    return wanted
 
 
 def read_stdin() -> str:

@@ -67,9 +67,10 @@ class Program:
         """Return the child's environment: the variables of midwatch, of the agent and of the turn.
 
         If a name occurs twice, the variable of the turn replaces that of the agent, and both replace that of midwatch.
+        PWD is the child's own directory, because some programs work in the directory that it names.
         """
         own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
-        return {**own, **self.env, **turn_env}
+        return {**own, "PWD": self.workdir, **self.env, **turn_env}
 
     def problem(self) -> str | None:
         """Return why the program cannot be started here, or None."""

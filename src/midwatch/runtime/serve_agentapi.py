@@ -1,4 +1,4 @@
-"""`midwatch agentapi server`: serves one conversation with one agent in a terminal, on one port of this machine."""
+"""`midwatch agentapi server`: serves one conversation with one agent, on one port of this machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import uvloop
 
+from midwatch.agents.acp.profiles import PROFILES as ACP_PROFILES
 from midwatch.agents.registry import build
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.api.agentapi import statefile
@@ -38,6 +39,8 @@ from midwatch.runtime.serve import limit_connections, on_signals, write_log
 
 HOST = "127.0.0.1"
 FOR_EVER = 365 * 86400.0
+PROMPT_SECONDS = 2.0
+"""Seconds in which standard input must end, so that its text is sent before clients can send messages."""
 
 log = logging.getLogger("midwatch.agentapi")
 
@@ -59,6 +62,8 @@ class ServerOptions:
     load: bool = False
     save: bool = False
     pid: Path | None = None
+    acp: bool = False
+    """Whether the agent speaks the Agent Client Protocol. Otherwise it runs in a terminal."""
     home: Path | None = None
     """The home, or None for a temporary home, which is removed at the end."""
 
@@ -89,6 +94,9 @@ def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
 
 def build_agent(options: ServerOptions) -> Agent:
     """Return the agent that the command line describes."""
+    if options.acp:
+        known = {"profile": options.agent_type} if options.agent_type in ACP_PROFILES else {}
+        return build(options.agent_type, "acp", {"argv": options.argv, **known})
     argv = add_profile_flags(options.argv, PROFILES[options.agent_type].argv)
     size = {"columns": options.columns, "rows": options.rows}
     return build(options.agent_type, "terminal", {"profile": options.agent_type, "argv": argv, **size})
@@ -162,13 +170,15 @@ async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions
     view, _ = await desk.sessions.create(agent=agent.name, workdir=str(Path.cwd()), title="agentapi")
     messages = [(message.role, message.message, message.time) for message in state.messages]
     await desk.sessions.add_history(view.session.key, messages)
-    follower = SessionFollower(desk, view.session, kind=agent.kind, needs_terminal=True, resumed=bool(messages))
+    in_terminal = agent.kind == "terminal"
+    follower = SessionFollower(desk, view.session, kind=agent.kind, needs_terminal=in_terminal, resumed=bool(messages))
     await follower.start()
     keeper = StateKeeper(follower, file, state, desk.clock.now)
     try:
         if warning is not None:
             keeper.warn(warning)
-        await follower.open_terminal()
+        if in_terminal:
+            await follower.open_terminal()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, keeper.save_soon)
         keeper.start(options.read_prompt)
         yield follower
@@ -190,6 +200,7 @@ class StateKeeper:
 
     def start(self, read_prompt: Callable[[], str]) -> None:
         """Start to send the initial prompt and to save the conversation, in the background."""
+        self._follower.hold(True)
         self._tasks = [asyncio.create_task(work) for work in (self._send_prompt(read_prompt), self._save_when_stable())]
 
     async def close(self) -> None:
@@ -225,13 +236,25 @@ class StateKeeper:
                 await asyncio.to_thread(self._save)
 
     async def _send_prompt(self, read_prompt: Callable[[], str]) -> None:
-        prompt = (await in_thread(read_prompt)).strip()  # the server can end although a pipe stays open
-        state = self._state = choose_prompt(prompt, self._state)
-        if not state.initial_prompt or state.initial_prompt_sent:
-            return
-        await self._follower.wait_until_stable()
-        self._state = state.model_copy(update={"initial_prompt_sent": True})
+        """Send the initial prompt if it was not sent before. Clients see the status `stable` only after its turn."""
         try:
-            await self._follower.send_message(state.initial_prompt)
+            prompt = await self._read_prompt(read_prompt)
+            state = self._state = choose_prompt(prompt, self._state)
+            if not state.initial_prompt or state.initial_prompt_sent:
+                return
+            self._follower.hold(True)
+            await self._follower.wait_until_ready()
+            self._state = state.model_copy(update={"initial_prompt_sent": True})
+            await self._follower.send_message(state.initial_prompt, initial=True)
         except (MidwatchError, NoReaction) as problem:
             self.warn(f"the initial prompt was not sent: {problem}")
+        finally:
+            self._follower.hold(False)
+
+    async def _read_prompt(self, read_prompt: Callable[[], str]) -> str:
+        """Return the initial prompt. If it does not come soon, clients may send messages meanwhile."""
+        reading = asyncio.ensure_future(in_thread(read_prompt))  # the server can end although a pipe stays open
+        await asyncio.wait({reading}, timeout=PROMPT_SECONDS)
+        if not reading.done():
+            self._follower.hold(False)
+        return (await reading).strip()

@@ -16,7 +16,7 @@ WORDS = Words.of(
     "api_error_type api_message_id attempt capabilities claude_code_version compact_metadata container content "
     "content_block context_management cwd decision delta diagnostics duration_api_ms duration_ms error error_status "
     "errors estimated_tokens estimated_tokens_delta event fast_mode_disabled_reason fast_mode_state "
-    "first_content_frame_ms id index is_api_error_message is_error max_retries mcp_servers memory_paths message "
+    "first_content_frame_ms id index is_api_error_message is_error max_retries mcp_servers message "
     "messaging_socket_path model name non_execution_kind num_turns original_cwd output_style parent_tool_use_id "
     "partial_json per_turn_effort_active permissionMode permission_decision permission_denials plugins "
     "product_feedback_disabled queued_turn_count reason_type request_id result result_index retry_delay_ms role "
@@ -30,7 +30,7 @@ WORDS = Words.of(
     "server_tool_use signature_delta stream_event system text text_delta thinking thinking_delta tool_progress "
     "tool_result tool_use user web_search_tool_result ping",
     free="input tool_input tool_use_result usage modelUsage model_usage_since_last_result rate_limit_info "
-    "subagent_stats subtype command",
+    "subagent_stats subtype command memory_paths",
 )
 
 

@@ -95,5 +95,6 @@ PROFILE = Profile(
     versions=Versions("1.52.0", "1.52.0"),
     permissions={"read": (), "all": ()},
     permission_env={"read": {"GOOSE_MODE": "chat"}, "all": {"GOOSE_MODE": "auto"}},
+    env={"GOOSE_PROVIDER_SKIP_BACKOFF": "true"},  # without it the program waits silently for a limit, however long
     names_thread=True,
 )

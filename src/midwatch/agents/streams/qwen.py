@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Profile, map_modes
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.drift import Versions, Words
+from midwatch.agents.streams.faults import Fault
 from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 ERROR_PREFIX = "[API Error:"
+WAITING = re.compile(r"\[qwen-code\] Waiting for API capacity\.{3} attempt \d+, retry in (\d+)s")
 
 
 WORDS = Words.of(
@@ -45,6 +48,12 @@ class QwenStream(ClaudeStream):
             model, reason = get_text(message, "model") or None, get_text(message, "stop_reason") or None
             yield steps.Reply(**read_tokens(usage), model=model, finish_reason=reason)
 
+    def read_error(self, line: str) -> Iterator[steps.Step]:
+        """Yield a step for a usage limit. The program waits for its end, and says so only on standard error."""
+        if match := WAITING.match(line):
+            reason = f"qwen waits for the end of a usage limit, {match[1]} s more"
+            yield steps.Retry(message=reason, fault=Fault("limit", reason), seconds=float(match[1]))
+
     def _synthetic(self, line: Line) -> bool:
         content = get_dict(line, "message").get("content")
         first = content[0] if isinstance(content, list) and content else None
@@ -59,5 +68,8 @@ PROFILE = Profile(
     parser=QwenStream,
     versions=Versions("0.24.4", "0.24.4"),
     permissions=map_modes("--approval-mode", read="plan", edit="auto-edit", all="yolo"),
-    env={"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
+    env={
+        "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+        "QWEN_CODE_UNATTENDED_RETRY": "1",  # without it the program does not say that it waits for a usage limit
+    },
 )

@@ -37,6 +37,7 @@ class StepEvents:
         self.denied: dict[str, None] = {}
         self.fault: Fault | None = None
         self.retry: steps.Retry | None = None  # the retry that the program waits for, if it retries by itself
+        self.retries_since = 0.0  # when the first of these retries began
         self.failed = False  # whether the program reported a failure
         self.done = False
         self.said = ""  # all texts of the turn
@@ -83,6 +84,7 @@ class StepEvents:
             case steps.Reply():
                 await self._add_reply(step)
             case steps.Retry():
+                self.retries_since = self.retries_since if self.retry else time.monotonic()
                 self.retry = step
                 await self.complain("llm", step.message)
                 return

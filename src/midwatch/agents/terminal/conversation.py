@@ -216,6 +216,8 @@ class TerminalConversation:
                 if live.profile.marker and not read_reply():  # the program reports idle before it has drawn its reply
                     await live.until(lambda _: bool(read_reply()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
+                if live.watch.is_unanswered:
+                    raise AgentError("the program showed nothing after the prompt; look at its terminal and retry")
                 await self._keep_thread(turn, live)
             finally:
                 showing.cancel()

@@ -27,7 +27,7 @@ class Live:
     def __init__(self, profile: Profile, size: tuple[int, int], listener: Callable[[str], None] | None) -> None:
         self.profile = profile
         self.screen = Screen(*size, reply=self._answer, signal=self._pass_signal)
-        self.watch = Watch(profile, self.screen)
+        self.watch = Watch(profile, self.screen, lambda: self.child.input_state)
         self._listener = listener
         self.news = asyncio.Event()  # set when there is new output, or when all waiters must check again
         self._child: TerminalChild | None = None

@@ -7,12 +7,14 @@ import fcntl
 import os
 import signal
 import struct
+import sys
 import termios
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import ProgramOwner
@@ -27,6 +29,11 @@ ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
 PIECE = 65536
 MOST_AT_ONCE = 64  # pieces that are read before other tasks run; the kernel returns 4 KB in each
 MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
+MOST_PROCESSES = 50  # processes of a program that are searched for the one that reads keys
+READ_CALL = "0" if os.uname().machine == "x86_64" else "63"  # the number of the system call `read`
+
+InputState = Literal["unread", "waiting", "taken"]
+"""Keys wait in the terminal; or all are read, and a process waits for more; or all are read, and none is seen to wait."""
 
 
 class TerminalChild(Child):
@@ -123,6 +130,27 @@ class TerminalChild(Child):
         """Whether the program gets whole lines. Then the kernel collects and shows the keys until Enter."""
         return not self._master.closed and bool(termios.tcgetattr(self._slave)[3] & termios.ICANON)
 
+    @property
+    def input_state(self) -> InputState:
+        """What happened to the keys that were typed. `waiting` is found in line mode only.
+
+        In other modes, programs often wait for keys while they work.
+        """
+        if self._master.closed:
+            return "taken"
+        if int.from_bytes(fcntl.ioctl(self._slave, termios.FIONREAD, b"\0" * 4), sys.byteorder):
+            return "unread"
+        with suppress(OSError):
+            leader = os.tcgetpgrp(self._master.fileno())
+            if self.line_mode and _waits_for_keys(leader, os.ttyname(self._slave.fileno())):
+                return "waiting"
+        return "taken"
+
+    def drop_unread(self) -> None:
+        """Drop the keys that the program has not read."""
+        if not self._master.closed:
+            termios.tcflush(self._slave, termios.TCIFLUSH)
+
     def signal_foreground(self) -> None:
         """Send SIGINT to the process group in the foreground of the terminal and to the program itself."""
         with suppress(OSError, ValueError):
@@ -138,6 +166,20 @@ class TerminalChild(Child):
             loop.remove_writer(self._master)
             self._master.close()
             self._slave.close()
+
+
+def _waits_for_keys(leader: int, terminal: str) -> bool:
+    """Return whether a process waits in `read` for keys: `leader` or a process that it has started."""
+    waiting, checked = [leader], 0
+    while waiting and checked < MOST_PROCESSES:
+        pid, checked = waiting.pop(), checked + 1
+        with suppress(OSError, ValueError):  # the process has ended, or the system does not show this
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                call = (thread / "syscall").read_text().split()
+                if call[:1] == [READ_CALL] and os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}") == terminal:
+                    return True
+                waiting += map(int, (thread / "children").read_text().split())
+    return False
 
 
 def _set_size(terminal: FileIO, size: tuple[int, int]) -> None:

@@ -24,6 +24,7 @@ ECHO_SECONDS = 10.0
 UNKNOWN_ECHO_SECONDS = 1.0  # for a program that may not echo the prompt
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
+SILENT_REACTION_SECONDS = 13.0  # for a program without a sign that it is busy, after the first wait
 
 
 def clean(prompt: str) -> str:
@@ -58,14 +59,16 @@ async def _enter(live: Live, tail: str) -> None:
     def has_reacted(reading: Reading) -> bool:
         return watch.has_reacted or reading.state == "asking"
 
-    watch.note_enter(asyncio.get_running_loop().time())
+    watch.note_enter(asyncio.get_running_loop().time(), line_mode=live.child.line_mode)
     live.type("\r")
     await live.until(has_reacted, REACTION_SECONDS)
-    if has_reacted(live.read()) or not _is_in_box(live, tail):
+    silent = live.profile.silent
+    if has_reacted(live.read()) or not (silent or _is_in_box(live, tail)):
         return
-    live.type("\r")  # retry once only: the program may have read Enter as a part of the text
-    await live.until(has_reacted, LAST_REACTION_SECONDS)
-    if not has_reacted(live.read()) and _is_in_box(live, tail):
+    if not silent:
+        live.type("\r")  # retry once only: the program may have read Enter as a part of the text
+    await live.until(has_reacted, SILENT_REACTION_SECONDS if silent else LAST_REACTION_SECONDS)
+    if live.running and not has_reacted(live.read()) and (silent or _is_in_box(live, tail)):
         _take_back(live)
         raise AgentError("the program did not react to the prompt; check its terminal and retry")
 
@@ -86,6 +89,7 @@ def _encode_keys(live: Live, text: str) -> str:
 def _take_back(live: Live) -> None:
     """Empty the input box."""
     if live.running:
+        live.child.drop_unread()
         live.type(live.profile.clear)
 
 

@@ -7,8 +7,10 @@ a reading contains the time after which the status can change without new output
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from midwatch.agents.terminal.process import InputState
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.screen import Screen, Signal
 
@@ -19,7 +21,11 @@ LAST_ROWS = 25
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
-LONGER = 10  # factor for the required silence of a program that has returned to its prompt before
+WAITING_QUIET = 0.05  # for a program at its prompt that waits for keys
+START_QUIET = 0.5  # for a program that waits for keys and got no prompt yet
+SIGNAL_SETTLE = 0.1  # longest silence that is required after the program itself has reported that it waits
+LONGER = 10  # factor for the required silence: of a program that has returned to its prompt before, of an empty screen
+NOTHING_QUIET = 60.0  # for a program that has read the prompt and has shown nothing since
 
 
 class Reading(NamedTuple):
@@ -34,9 +40,12 @@ class Reading(NamedTuple):
 class Watch:
     """Reads the status of one terminal."""
 
-    def __init__(self, profile: Profile, screen: Screen) -> None:
+    def __init__(
+        self, profile: Profile, screen: Screen, find_input_state: Callable[[], InputState] = lambda: "taken"
+    ) -> None:
         self._profile = profile
         self._screen = screen
+        self._find_input_state = find_input_state
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
@@ -44,6 +53,7 @@ class Watch:
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
+        self._text_at_enter: str | None = ""  # None in line mode
         self._busy_seen = False
         self._was_idle = False
         self._comes_back = False
@@ -71,18 +81,35 @@ class Watch:
         """Note that the program wrote something."""
         self._last_output = now
 
-    def note_enter(self, now: float) -> None:
-        """Note that midwatch presses Enter to send a prompt."""
+    def note_enter(self, now: float, *, line_mode: bool = False) -> None:
+        """Note that midwatch presses Enter to send a prompt. In line mode, the kernel itself moves the cursor then."""
         self._submitted = now
         self._busy_seen = False
         self._place = self._cursor_line()
+        self._text_at_enter = None if line_mode else self._screen.text()
 
     @property
     def has_reacted(self) -> bool:
         """Whether the program has reacted since midwatch pressed Enter."""
-        if self._profile.silent and not self._busy_seen:
-            return self._cursor_line() != self._place
-        return self._busy_seen
+        return self._busy_seen or (self._profile.silent and self.has_changed)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the terminal has changed since Enter. In line mode, a program may also show nothing while it works."""
+        if self._text_at_enter is not None:
+            return self._cursor_line() != self._place or self._screen.text() != self._text_at_enter
+        return not self.shows_nothing or self._find_input_state() == "taken"
+
+    @property
+    def shows_nothing(self) -> bool:
+        """Whether, in line mode, the program has shown nothing since Enter."""
+        row, _ = self._place
+        return self._text_at_enter is None and self._cursor_line() in (self._place, (row + 1, ""))
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether nothing shows that the program has reacted since Enter, not even a sign that it was busy."""
+        return not self._busy_seen and (self.shows_nothing or not self.has_changed)
 
     @property
     def prompt_line(self) -> str:
@@ -106,7 +133,7 @@ class Watch:
             return Reading("busy", busy)
         if self._submitted is not None and not self.has_reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
-        reading, needed = self._find_idle()
+        reading, needed = self._find_idle(silent)
         return self._require_silence(reading, needed, silent)
 
     def _require_silence(self, reading: Reading, needed: float, silent: float) -> Reading:
@@ -119,7 +146,7 @@ class Watch:
         if reading.state == "idle":
             self._was_idle = True
             self._comes_back |= reading.evidence == "prompt" and self._submitted is not None
-            if self._prompt is None and self._submitted is None:
+            if not self._prompt and self._submitted is None:
                 self._prompt = self._screen.line_to_cursor()
         return reading
 
@@ -143,25 +170,36 @@ class Watch:
             return "mode"
         return "text" if profile.find(profile.busy, self.shown) else None
 
-    def _find_idle(self) -> tuple[Reading, float]:
+    def _find_idle(self, silent: float) -> tuple[Reading, float]:
         """Return a reading with the state idle, and the seconds of silence that its evidence needs."""
         profile, screen = self._profile, self._screen
+        settle = min(profile.settle, SIGNAL_SETTLE)
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
             if self._program in ("idle", "done"):
-                return Reading("idle", "program"), profile.settle
+                return Reading("idle", "program"), settle
             if profile.find(profile.idle_title, screen.title):
-                return Reading("idle", "title"), profile.settle
+                return Reading("idle", "title"), settle
             if self._paste_tells and screen.takes_paste:
-                return Reading("idle", "mode"), profile.settle
+                return Reading("idle", "mode"), settle
             if profile.ready and not profile.explicit:
                 return Reading("idle", "text"), profile.settle
         line = screen.line_to_cursor()
         if profile.find(profile.prompt, line):
             return Reading("idle", "text"), profile.settle
         if self._prompt and line == self._prompt:
-            return Reading("idle", "prompt", False), min(PROMPT_QUIET, profile.quiet)
-        return Reading("idle", "silence", False), profile.quiet * (LONGER if self._comes_back else 1)
+            soon = silent < WAITING_QUIET or self._find_input_state() == "waiting"
+            return Reading("idle", "prompt", False), WAITING_QUIET if soon else min(PROMPT_QUIET, profile.quiet)
+        return Reading("idle", "silence", False), self._find_quiet(silent)
+
+    def _find_quiet(self, silent: float) -> float:
+        """Return the seconds of silence after which the program counts as idle without any sign."""
+        starting, quiet = self._submitted is None, self._profile.quiet
+        longest = quiet * LONGER if self._comes_back or not self.shown.strip() else quiet
+        if not starting and self.shows_nothing:
+            longest = max(longest, NOTHING_QUIET)
+        least = min(quiet, START_QUIET) if starting else quiet
+        return least if silent < least or self._find_input_state() == "waiting" else longest
 
     def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()

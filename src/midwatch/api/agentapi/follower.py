@@ -80,6 +80,7 @@ class SessionFollower:
         self._turns: dict[str, Turn] = {}
         self._open_tasks: set[str] = set()
         self._sending = False
+        self._held = False
         self._screenshot: Screenshot | None = None
         self._was_open = False
         self._poll_now = asyncio.Event()
@@ -138,8 +139,13 @@ class SessionFollower:
         self._was_open = True
         self._poll_now.set()
 
-    async def send_message(self, text: str, *, actor: AnyActor = None) -> None:
-        """Send a message, and wait until the agent reacts or some time has passed.
+    def hold(self, held: bool) -> None:
+        """While the follower is held, the status is not `stable`, and only the initial prompt is sent."""
+        self._held = held
+        self._update_status()
+
+    async def send_message(self, text: str, *, actor: AnyActor = None, initial: bool = False) -> None:
+        """Send a message, and wait until the agent reacts or some time has passed. `initial`: the initial prompt.
 
         Raise Conflict if the agent does not wait for input. If the turn fails before the agent reacts, raise NoReaction
         for an agent in a terminal, AgentError for another agent.
@@ -147,7 +153,7 @@ class SessionFollower:
         await self._desk.authorization.check_session(actor, "manage", self.key)
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
-        if self.feed.status != "stable" or self._sending:
+        if not self._is_ready() or (self._held and not initial):
             raise Conflict("message can only be sent when the agent is waiting for user input")
         self._sending = True
         self._turns.clear()
@@ -165,13 +171,15 @@ class SessionFollower:
             raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
 
     async def type_keys(self, keys: str, *, actor: AnyActor = None) -> None:
-        """Type keys into the terminal, even while the agent works."""
+        """Type keys into the terminal, even while the agent works. Raise Conflict if the agent has no terminal."""
+        if self.transport != "pty":
+            raise Conflict("the agent has no terminal to type into; send a message of the type user")
         await self._desk.terminals.send_keys(self.key, keys.encode(), actor=actor)
         self._poll_now.set()
 
-    async def wait_until_stable(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Return when the agent waits for input."""
-        await self._wait_until(lambda: self.feed.status == "stable" and not self._sending)
+        await self._wait_until(self._is_ready)
 
     async def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -198,7 +206,7 @@ class SessionFollower:
         payload, turn = event.payload, self._find_turn(event.task_id)
         if event.kind == "message_update":
             if payload["role"] in ("user", "agent"):
-                self._drafts.pop(payload["message_id"], None)
+                self._finish_draft(payload["message_id"])
                 if payload["role"] == "user":
                     turn.begun = True
                     self.feed.emit_status("running")
@@ -274,6 +282,16 @@ class SessionFollower:
             self._drafts[message_id] = draft[:offset] + text
             self._publish_soon(len(self._drafts[message_id]))
 
+    def _finish_draft(self, message_id: str) -> None:
+        """Forget the draft of a finished message. The last message of a turn replaces the turn's unfinished message."""
+        prefix = f"{message_id}."
+        unfinished = [draft_id for draft_id in self._drafts if draft_id.startswith(prefix)]
+        if message_id not in self._messages and unfinished:
+            renamed = {unfinished[-1]: message_id}
+            self._messages = {renamed.get(old, old): message for old, message in self._messages.items()}
+        for draft_id in (message_id, *unfinished):
+            self._drafts.pop(draft_id, None)
+
     def _publish_soon(self, size: int) -> None:
         if self._publishing is None:
             loop = asyncio.get_running_loop()
@@ -291,10 +309,14 @@ class SessionFollower:
 
     # -- status ------------------------------------------------------------------------------------------------------
 
+    def _is_ready(self) -> bool:
+        """Return whether the agent waits for input."""
+        idle = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
+        return not self._open_tasks and not self._sending and (idle or self.transport != "pty")
+
     def _update_status(self) -> None:
         """Compute the status of the agent, and wake all calls of `_wait_until`."""
-        ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
-        stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
+        stable = self._is_ready() and not self._held
         if stable and self._publishing is not None:
             self._publish()  # clients get every message before the status `stable`
         self.feed.emit_status("stable" if stable else "running")
@@ -310,7 +332,7 @@ class SessionFollower:
             self._poll_now.clear()
             if self._sending or not self._open_tasks:
                 await self._read_terminal()
-            unsettled = self._sending or (not self._open_tasks and self.feed.status != "stable")
+            unsettled = self._sending or not (self._open_tasks or self._is_ready())
             try:
                 async with asyncio.timeout(pause if unsettled else None):
                     await self._poll_now.wait()

@@ -1,0 +1,202 @@
+"""Test real agents of every kind under a real midwatch with a fake model. `agents.matrix` names the cases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.known import BAD_KEY, Known
+from agents.rig import PATIENCE, Json, Rig, start_rig, wait_for
+from midwatch.agents.known import KNOWN
+from midwatch.programs import sandbox
+from midwatch.programs.state import find_state
+from repositories import a_repository, git
+
+REFUSED = sandbox._try_sandbox("bwrap")
+pytestmark = pytest.mark.timeout(400)
+
+
+async def test_three_turns(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key = await rig.open()
+        assert "noted" in await rig.turn(key, "My name is Ada. [[say noted]]")
+        assert "noted" in await rig.turn(key, "I live in Bonn. [[say noted]]")
+        answer = await rig.turn(key, "[[recall]]")
+        assert "Ada" in answer
+        assert "Bonn" in answer
+
+
+async def answer_two_questions(rig: Rig, key: str) -> Json:
+    """Let the agent use two tools in one turn; allow the first, deny the second, and return the task."""
+    task_id = await rig.send(key, "[[escalate touch made.txt]] [[escalate touch unmade.txt]] [[say all done]]")
+    question = await rig.wait_for_question(task_id)
+    assert "touch made.txt" in (question["command"] or question["question"]), question
+    assert len(question["choices"]) >= 2
+    assert not (rig.work / "made.txt").exists()
+    await rig.client.approve(question["id"])
+    question = await rig.wait_for_question(task_id)
+    assert "touch unmade.txt" in (question["command"] or question["question"]), question
+    assert (rig.work / "made.txt").exists()
+    denied = await rig.client.deny(question["id"], "not today")
+    assert denied["status"] == "denied"
+    return await rig.wait_for_end(task_id)
+
+
+async def permit_and_forbid(rig: Rig, key: str) -> Json:
+    """Let an agent that cannot ask use two tools, the first with all permissions, and return the second task."""
+    await rig.restart(permissions="all")
+    assert "all done" in await rig.turn(key, "[[shell touch made.txt]] [[say all done]]")
+    assert (rig.work / "made.txt").exists()
+    await rig.restart(on_denial="fail", **rig.known.forbid)
+    return await rig.wait_for_end(await rig.send(key, "[[escalate touch unmade.txt]] [[say all done]]"))
+
+
+async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key = await rig.open()
+        await rig.turn(key, "[[say ready]]")
+        task = await (permit_and_forbid if kind == "headless" else answer_two_questions)(rig, key)
+        assert not (rig.work / "unmade.txt").exists()
+        said = task["error"] or task["result"]
+        assert said, "it ended without a word"
+        assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
+        assert "still here" in await rig.turn(key, "[[say still here]]")
+
+
+@pytest.mark.matrix
+async def test_expiring_question(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key = await rig.open()
+        await rig.turn(key, "[[say ready]]")  # some programs ask at their start
+        await rig.restart(approvals={"expires": 1.5})
+        task_id = await rig.send(key, "[[escalate touch unmade.txt]] [[say all done]]")
+        question = await rig.wait_for_question(task_id, "all")  # it may end before it is read
+        await rig.wait_for_end(task_id)
+        assert (await rig.client.approval(question["id"]))["status"] == "expired"
+        assert not (rig.work / "unmade.txt").exists()
+
+
+async def test_cancel(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key, name = await rig.open(), rig.make_name()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.send(key, f"[[hold {name}]]")
+        await rig.wait_for_hold(name)
+        await rig.client.cancel(task_id)
+        task = await rig.wait_for_end(task_id)
+        assert (task["status"], task["outcome"]) == ("cancelled", "cancelled")
+        rig.model.release(name)  # an agent may repeat the text that was interrupted
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+        assert kind != "terminal" or (await rig.client.session(key))["epoch"] == 1, "the program was started again"
+
+
+async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key, name = await rig.open(), rig.make_name()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.send(key, f"[[{known.limit.format(name=name)}]] [[say back again]]")
+
+        async def is_parked() -> str | None:
+            task = await rig.client.get(task_id)
+            assert task["status"] in ("pending", "running"), (task, rig.log())
+            return task["due_at"] if (task["status"], task["wait"]) == ("pending", "limit") else None
+
+        due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked"))
+        assert due <= datetime.now(UTC) + timedelta(minutes=6)
+        rig.model.lift(name)
+        if due > datetime.now(UTC) + timedelta(seconds=10):  # reported in minutes, or not at all
+            await rig.make_due(task_id)
+        task = await rig.grant_until_end(task_id)
+        assert (task["status"], task["outcome"], task["failures"]) == ("done", "ok", 0), (task, rig.log())
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+async def test_not_signed_in(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path, key=BAD_KEY) as rig:
+        key = await rig.open()
+        task = await rig.grant_until_end(await rig.send(key, "[[say hello]]"))
+        assert task["outcome"] == "error", (task, rig.log())
+        assert KNOWN[known.name].sign_in in task["error"]
+
+
+async def test_killed_server(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key, name = await rig.open(), rig.make_name()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        task_id = await rig.send(key, f"I live in Bonn. [[hold {name}]] [[say finished]]")
+        await rig.wait_for_hold(name)
+        await rig.kill()
+        rig.model.release(name)
+        await rig.start()
+        task = await rig.grant_until_end(task_id, PATIENCE * 2)
+        assert (task["status"], task["outcome"], task["rescues"]) == ("done", "ok", 1), (task, rig.log())
+        assert "finished" in task["result"]
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+@pytest.mark.matrix
+async def test_restarted_server(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
+        key = await rig.open()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        await rig.restart()
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+
+
+@pytest.mark.matrix
+async def test_worktree(known: Known, kind: str, tmp_path: Path) -> None:
+    repository = a_repository(tmp_path / "work")
+    before = git(repository, "rev-parse", "main"), git(repository, "status", "--porcelain")
+    options = {"permissions": "all"} if kind == "headless" else {}
+    async with start_rig(known, kind, tmp_path, **options) as rig:
+        key = await rig.open(worktree=True)
+        await rig.turn(key, "[[say ready]]")
+        task = await rig.grant_until_end(await rig.send(key, "[[shell touch made.txt]] [[say all done]]"))
+        assert task["outcome"] == "ok", (task, rig.log())
+        note = task["worktree"]
+        assert (note["status"], note["files"]) == ("kept", 1), note
+        assert (Path(note["path"]) / "made.txt").exists()
+        assert (git(repository, "rev-parse", "main"), git(repository, "status", "--porcelain")) == before
+        await rig.client.merge_worktree(note["id"])
+        assert "made.txt" in git(repository, "ls-tree", "--name-only", note["branch"]).splitlines()
+
+
+FIELDS = ("text", "content", "result", "delta", "deltaContent", "message", "response", "item", "part", "stopReason")
+SIGNS = {"❯": "➤", "›": "»", "●": "■", "⏺": "■", "✦": "✧", "◆": "◇", "•": "▪", "┃": "║"} | {
+    "Type your message": "Your message here",
+    "Ask anything": "Say anything",
+    "Enter to send": "Send by Enter",
+}
+
+
+async def test_renamed_output(known: Known, kind: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"quiet": 5.0} if kind == "terminal" else {}
+    async with start_rig(known, kind, tmp_path, intercepted=True, **options) as rig:
+        key = await rig.open()
+        await rig.turn(key, "My name is Ada. [[say noted]]")
+        rig.rename(signs=SIGNS, fields=FIELDS)
+        task = await rig.grant_until_end(await rig.send(key, "[[say all done]]"))
+        assert task["outcome"] == "error" or "all done" in task["result"], (task, rig.log())
+        if kind != "terminal":
+            assert "not understood" in task["error"], (task, rig.log())
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
+async def test_sandbox(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path, sandbox="bwrap") as rig:
+        user, before = tmp_path / "agent", {}
+        for name in find_state(known.name).shown:
+            if not name.endswith("/") and (user / name).is_file():
+                before[user / name] = (user / name).read_bytes()
+        key = await rig.open()
+        assert "noted" in await rig.turn(key, "My name is Ada. [[say noted]]")
+        await rig.restart()
+        assert "Ada" in await rig.turn(key, "[[recall]]")
+        kept = tuple(name.rstrip("/") for name in find_state(known.name).kept)
+        written = [str(path.relative_to(user)) for path in user.rglob("*") if path.is_file() and path not in before]
+        assert [name for name in written if not name.startswith(kept)] == []
+        assert {path: path.read_bytes() for path in before} == before

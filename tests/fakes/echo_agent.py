@@ -1,0 +1,132 @@
+"""A fake agent with a script: it expects some messages and answers each of them. A plain script.
+
+`echo_agent.py terminal FILE` talks in a terminal, `echo_agent.py acp FILE` speaks the Agent Client Protocol. FILE has
+JSON: a list of entries with `expectMessage`, `thinkDurationMS` and `responseMessage`. An entry without an expected
+message is answered at once in a terminal, and to any prompt over ACP. With the variable ECHO_NOTES, it appends to that
+file the time of each message that it read and of each answer that it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+CLEAR = "\x1b[2J\x1b[H"
+SPINNER = "|/-\\"
+SPIN_SECONDS = 0.2
+
+
+def note(what):
+    """Write down when something happened."""
+    if path := os.environ.get("ECHO_NOTES"):
+        with open(path, "a") as file:
+            file.write(f"{what} {time.time()}\n")
+
+
+class Terminal:
+    """A conversation in a terminal. The whole screen is drawn again after each change."""
+
+    def __init__(self, script):
+        self.script = script
+        self.lines = []
+
+    def draw(self, thinking=False):
+        """Draw all messages, and below them the prompt or a note that the agent thinks."""
+        text = "".join(f"{line}\n" for line in self.lines)
+        sys.stdout.write(CLEAR + text + ("Thinking... " if thinking else "> "))
+        sys.stdout.flush()
+
+    def think(self, seconds):
+        """Turn a spinner for some time."""
+        self.draw(thinking=True)
+        end, turn = time.monotonic() + seconds, 0
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(SPIN_SECONDS, left))
+            sys.stdout.write(f"\rThinking {SPINNER[turn % len(SPINNER)]}")
+            sys.stdout.flush()
+            turn += 1
+        sys.stdout.write("\r" + " " * 20 + "\r")
+
+    def answer(self, entry):
+        """Think if the script says so, then show the answer."""
+        if seconds := entry.get("thinkDurationMS", 0) / 1000:
+            self.think(seconds)
+        self.lines.append(entry["responseMessage"])
+        self.draw()
+        note("wrote")
+
+    def run(self):
+        """Follow the script, then wait for ever."""
+        self.draw()
+        for entry in self.script:
+            expected = entry.get("expectMessage", "").strip()
+            if expected:
+                said = ""
+                while not said:
+                    said = sys.stdin.readline().strip()
+                note("read")
+                if said != expected:
+                    sys.exit(f"Error: expected {expected!r} but got {said!r}")
+                self.lines.append(f"> {expected}")
+                self.draw()
+            self.answer(entry)
+        threading.Event().wait()
+
+
+class Protocol:
+    """A conversation over the Agent Client Protocol."""
+
+    def __init__(self, script):
+        self.script = list(script)
+
+    def write(self, **message):
+        """Write a message of JSON-RPC."""
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+    def prompt(self, params):
+        """Answer a prompt as the script says."""
+        said = "".join(block.get("text", "") for block in params["prompt"]).strip()
+        note("read")
+        if self.script:
+            entry = self.script.pop(0)
+            expected = entry.get("expectMessage", "").strip()
+            if expected and said != expected:
+                raise ValueError(f"expected {expected!r} but got {said!r}")
+            time.sleep(entry.get("thinkDurationMS", 0) / 1000)
+            content = {"type": "text", "text": entry["responseMessage"]}
+            update = {"sessionUpdate": "agent_message_chunk", "content": content}
+            self.write(method="session/update", params={"sessionId": params["sessionId"], "update": update})
+            note("wrote")
+        return {"stopReason": "end_turn"}
+
+    def run(self):
+        """Answer requests until the client closes the pipe."""
+        for line in sys.stdin:
+            request = json.loads(line)
+            method, params = request.get("method"), request.get("params")
+            if "id" not in request or method is None:
+                continue
+            try:
+                if method == "initialize":
+                    result = {"protocolVersion": 1, "agentCapabilities": {}}
+                elif method == "session/new":
+                    result = {"sessionId": "echo"}
+                elif method == "session/prompt":
+                    result = self.prompt(params)
+                else:
+                    raise ValueError(f"unknown method {method}")
+                self.write(id=request["id"], result=result)
+            except ValueError as problem:
+                self.write(id=request["id"], error={"code": -32603, "message": str(problem)})
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    with open(sys.argv[2]) as file:
+        script = json.load(file)
+    (Terminal if sys.argv[1] == "terminal" else Protocol)(script).run()
