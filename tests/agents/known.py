@@ -205,7 +205,7 @@ AGENTS = (
         name="opencode",
         prepare=_opencode,
         acp="opencode",
-        limit="limit 3600 {name}",  # it waits for shorter limits by itself
+        limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
     ),
     Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN),
     Known(

@@ -117,11 +117,15 @@ class Question:
 
 
 class Answer(NamedTuple):
-    """The answer to a question: the status (granted, denied or expired), the choice, and the reason."""
+    """The answer to a question: the status (granted, denied or expired), the choice, and the reason.
+
+    `by_person` is whether a person gave the answer, and not a rule or the end of the time.
+    """
 
     status: Literal["granted", "denied", "expired"]
     choice: str | None = None
     why: str | None = None
+    by_person: bool = False
 
     @property
     def granted(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
+from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
@@ -32,6 +33,7 @@ ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
+LONGEST_EARLIER = 8_000  # characters of the earlier conversation that are typed into a terminal
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -47,6 +49,7 @@ class TerminalConversation:
         self._exits = exits
         self._session = session
         self._thread = session.thread_id
+        self._new = True  # whether the program has no record of the conversation
         self._live: Live | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listener: Callable[[str], None] | None = None
@@ -154,7 +157,8 @@ class TerminalConversation:
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
             raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
-        if thread is None or not profile.resume_argv:
+        self._new = thread is None or not profile.resume_argv
+        if self._new:
             argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
         else:
             argv = profile.resume_argv
@@ -196,8 +200,16 @@ class TerminalConversation:
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
+    async def _tell_earlier(self, turn: Turn) -> str:
+        """Return the earlier conversation for a coding agent that was started without it; "" for other programs."""
+        if not self._new or self._agent.options.profile == "custom":
+            return ""
+        name = self._agent.name
+        return await tell_earlier(turn, name, "its program was started anew", most=LONGEST_EARLIER, imported=False)
+
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
-        prompt = clean(build_prompt(turn, known=self._thread is not None))
+        earlier = await self._tell_earlier(turn)
+        prompt = clean(earlier + build_prompt(turn, known=self._thread is not None or bool(earlier)))
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
@@ -209,6 +221,7 @@ class TerminalConversation:
 
         try:
             await send(live, prompt)  # earlier text on the screen is not part of the reply
+            self._new = False
             showing = asyncio.create_task(self._show_reply(turn, live, read_reply))
             try:
                 await self._keep_thread(turn, live)
