@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 from agents.scenarios.scenario import Scenario
@@ -40,13 +41,13 @@ async def wait_for_screen(live: Live, pattern: str, seconds: float, still: float
     raise AssertionError(f"no {pattern!r} on the screen:\n{live.screen.text().rstrip()}")
 
 
-async def play(live: Live, scenario: Scenario) -> None:
+async def play(live: Live, scenario: Scenario, work: Path) -> None:
     """Take the steps of a scenario until its dialog stands on the screen."""
     for pattern, keys in scenario.steps:
         await wait_for_screen(live, pattern, scenario.seconds, 0.7)
         live.type(keys)
     if scenario.script:
-        SCRIPTS[scenario.kind] = scenario.script
+        SCRIPTS[scenario.kind] = scenario.script.replace("{work}", str(work))
         await live.until(lambda reading: reading.state == "idle" and reading.certain, scenario.seconds)
         await send(live, f"Please help me. [[play {scenario.kind}]]")
     for pattern, keys in scenario.after:
@@ -87,12 +88,12 @@ async def record_dialog(name: str, scenario: Scenario, program: str | None) -> s
         argv = tuple(part.replace("{thread}", "11111111-2222-4333-8444-555555555555") for part in agent.profile.argv)
         try:
             await live.start(agent.program(argv, str(work)), turn)
-            await play(live, scenario)
+            await play(live, scenario, work)
             text = live.screen.text().rstrip()
             tape.note(screen=True)
         finally:
             tap(Tape())
             await live.end()
             live.free()
-    tape.write(RECORDINGS / name / "dialogs" / f"{scenario.kind}.jsonl.gz")
+    tape.write(RECORDINGS / name / scenario.folder / f"{scenario.kind}.jsonl.gz")
     return text

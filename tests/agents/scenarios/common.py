@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents.scenarios.scenario import Scenario
 
 PROJECT = {"notes.txt": "one\ntwo\nthree\nfour\nfive\n"}
 """The files of a project."""
@@ -12,9 +17,26 @@ LONG = (
     "&& sort -r numbers-of-a-long-command.txt | uniq | head -n 3 && wc -l numbers-of-a-long-command.txt"
 )
 """A command that does not fit into one row of a screen."""
+MCP_SERVER = Path(__file__).parents[2] / "fakes" / "mcp_server.py"
 URL = "https://example.com/page"
 
 
 def call(tool: str, **arguments: object) -> str:
     """Return the script that makes the fake model call a tool."""
     return f"[[tool {tool} {json.dumps(arguments)}]]"
+
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "refused-key": {"key": "bad-key", "script": "[[say hello]]"},
+    "limit": {"script": "[[limit 3600 it]]"},
+    "quota": {"script": "[[quota 3600 it]]"},
+    "error": {"script": "[[fail 500]]"},
+    "overloaded": {"script": "[[fail 529]]"},
+}
+"""The usual failures: a key that is refused; a usage limit whose end is known, and one without; two errors."""
+
+
+def failures(make: Callable[..., Scenario], **shows: str) -> tuple[Scenario, ...]:
+    """Return scenarios of failures: their kinds, with `_` for `-`, and what the screen shows."""
+    kinds = {name.replace("_", "-"): text for name, text in shows.items()}
+    return tuple(make(kind=kind, folder="failures", shows=text, **FAILURES[kind]) for kind, text in kinds.items())

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
-from agents.scenarios.common import LONG, PROJECT, RM, URL, call
-from agents.scenarios.scenario import Scenario
+from agents.scenarios.common import LONG, MCP_SERVER, PROJECT, RM, URL, call, failures
+from agents.scenarios.scenario import Scenario, change_json
 
 Asking = partial(Scenario, args=("-m", "gemini-2.5-pro"), files=PROJECT)
 MENU = r"● 1\. "
 shell = partial(call, "run_shell_command", description="Runs a command")
+
+COLORS = [{"label": "Red", "description": "Like fire"}, {"label": "Blue", "description": "Like water"}]
+
+
+def with_mcp(home: Path, work: Path, url: str) -> None:
+    """Add an MCP server."""
+    server = {"command": sys.executable, "args": [str(MCP_SERVER)]}
+    change_json(home / ".gemini" / "settings.json", mcpServers={"desk": server})
+
+
+def without_auth(home: Path, work: Path, url: str) -> None:
+    """Choose no way to sign in."""
+    change_json(home / ".gemini" / "settings.json", security=None)
+
+
+def with_updates(home: Path, work: Path, url: str) -> None:
+    """Look for updates."""
+    change_json(home / ".gemini" / "settings.json", general=None)
+
 
 SCENARIOS: tuple[Scenario, ...] = (
     Asking(kind="command", script=shell(command="touch made.txt"), shows=MENU),
@@ -21,6 +42,20 @@ SCENARIOS: tuple[Scenario, ...] = (
         shows=MENU,
     ),
     Asking(kind="write", script=call("write_file", file_path="new.txt", content="alpha\nbeta\n"), shows=MENU),
+    Asking(
+        kind="question",
+        script=call(
+            "ask_user",
+            questions=[{"question": "Which color?", "header": "Color", "type": "choice", "options": COLORS}],
+        ),
+        shows=MENU,
+    ),
     Asking(kind="fetch", script=call("web_fetch", prompt=f"Read {URL}"), shows=MENU),
+    Asking(kind="mcp", script=call("mcp_desk_add", a=1, b=2), prepare=with_mcp, shows=MENU),
+    Asking(kind="trust", env={"GEMINI_CLI_TRUST_WORKSPACE": None}, shows=MENU),
+    Asking(kind="login", prepare=without_auth, env={"GEMINI_API_KEY": None}, shows=MENU),
+    Asking(kind="theme", steps=(("Type your message", "/theme"), ("> /theme", "\r")), shows=MENU),
+    Asking(kind="update", prepare=with_updates, shows="update"),
+    *failures(Asking, refused_key="key", limit=".", quota=".", error=".", overloaded="."),
 )
 MISSING: dict[str, str] = {}

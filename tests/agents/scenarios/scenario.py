@@ -20,8 +20,10 @@ class Scenario:
     """The kind of the dialog, which is also the name of the recording."""
     shows: str
     """A regular expression that the last screen must match."""
+    folder: str = "dialogs"
+    """Where the recording is: `dialogs`, or `failures` for screens that tell of a failure and ask nothing."""
     script: str = ""
-    """The script of the fake model, see tests/fakes/script.py. If it is empty, no prompt is sent."""
+    """The script of the fake model, see tests/fakes/script.py; `{work}` is the project. If empty, nothing is sent."""
     steps: tuple[tuple[str, str], ...] = ()
     """Before the prompt: wait until the screen matches the first, then type the second."""
     after: tuple[tuple[str, str], ...] = ()
