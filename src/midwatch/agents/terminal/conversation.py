@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import uuid
 from collections import Counter
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
-from midwatch.agents.terminal.dialog import Dialog, read_dialog
+from midwatch.agents.terminal.dialog import Dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
@@ -48,6 +49,7 @@ class TerminalConversation:
         self._session = session
         self._thread = session.thread_id
         self._live: Live | None = None
+        self._root: str | None = None  # the directory of the program
         self._watching: asyncio.Task[None] | None = None
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
@@ -160,8 +162,10 @@ class TerminalConversation:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
+        program = self._agent.program(filled, turn.workdir or self._session.workdir)
+        self._root = os.path.realpath(program.workdir)
         try:
-            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(program, turn)
         except BaseException:
             await live.end()
             live.free()
@@ -272,7 +276,7 @@ class TerminalConversation:
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
         """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
-        asking = asyncio.create_task(turn.ask(dialog.question()))
+        asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
         closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -294,12 +298,10 @@ class TerminalConversation:
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
             known = not profile.asking or profile.find(profile.asking, shown) is not None
-            return reading.state != "asking" or (
-                known and reading.certain and bool(read_dialog(profile, shown).options)
-            )
+            return reading.state != "asking" or (known and reading.certain and bool(live.watch.read_dialog().options))
 
         await live.until(visible, PAINT_SECONDS)
-        return read_dialog(live.profile, live.watch.shown)
+        return live.watch.read_dialog()
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
         """Store the thread id with which the agent can resume this conversation."""
