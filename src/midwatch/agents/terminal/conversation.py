@@ -238,7 +238,7 @@ class TerminalConversation:
     def _judge(self, live: Live, lines: list[str]) -> None:
         """Raise the error of a turn whose reply ends with the message of a failure."""
         report = live.watch.report
-        if found := meaning.find_in_reply(live.profile, lines, report):
+        if found := meaning.find_in_reply(live.profile, lines, report, denied=bool(self._denied)):
             raise meaning.make_problem(live.profile, found, SystemClock().now(), self._denied)
         if self._denied and report.state == "idle":  # after an answer it would be `done`
             raise meaning.explain_stop(live.profile, self._denied)

@@ -24,7 +24,8 @@ from midwatch.domain.agent import Answer, Question
 LIMIT_PATIENCE = 120.0  # seconds that a program may wait for the end of a usage limit by itself
 SHOWN = 500  # characters of a text that an error message contains
 FRAMES = "│┃║|╭╮╰╯┌┐└┘─━═╌▄▀"
-SIGNS = "■✕✗⎿●⏺•⚠ \xa0"
+SIGNS = "■✕✗⎿●⏺•⚠▸ \xa0"
+STATUS = re.compile(r"(?:API Error:|status|\"code\":|error:|✗|^) ?(\d{3})\b", re.I)
 UNKNOWN_FAILURE = Meaning(what="error")
 
 
@@ -46,16 +47,18 @@ def find_at_exit(profile: Profile, shown: str) -> Found | None:
     return _search(profile, "exit", shown)
 
 
-def find_in_reply(profile: Profile, lines: Sequence[str], report: Report) -> Found | None:
+def find_in_reply(profile: Profile, lines: Sequence[str], report: Report, *, denied: bool = False) -> Found | None:
     """Return the message of a failure at the end of a reply, or None.
 
-    `lines` are the lines of the reply as the screen shows them, and `report` is what the program reported at the end.
+    `lines` are the lines of the reply as the screen shows them, `report` is what the program reported at the end, and
+    `denied` is whether a person has denied an action in this turn.
     """
     if report.state == "done":
         return None
     part = _last_part(profile, lines)
     message = report.message if report.state == "error" else ""
-    row = _match(profile, message) or _match(profile, part)
+    rows = [row for row in profile.meanings if row.where == "reply" and (denied or row.what != "denied")]
+    row = _match(rows, message) or _match(rows, part)
     if row is None and report.state == "error":
         row = UNKNOWN_FAILURE
     text = message or part or "\n".join(lines)
@@ -74,11 +77,10 @@ def _last_part(profile: Profile, lines: Sequence[str]) -> str:
     return text[signs[-1][1] :].strip()
 
 
-def _match(profile: Profile, message: str) -> Meaning | None:
-    if not message:
-        return None
-    rows = (row for row in profile.meanings if row.where == "reply")
-    return next((row for row in rows if re.match(row.text, _join(message))), None)
+def _match(rows: Sequence[Meaning], message: str) -> Meaning | None:
+    """Return the first row whose text is at the beginning of a message."""
+    words = _join(message)
+    return next((row for row in rows if words and re.match(row.text, words)), None)
 
 
 def _search(profile: Profile, place: Place, shown: str) -> Found | None:
@@ -99,7 +101,7 @@ def _join(text: str) -> str:
 def make_problem(profile: Profile, found: Found, now: int, denied: Sequence[str] = ()) -> AgentError:
     """Return the error that a turn fails with because of a text on the screen."""
     name, (row, text) = Path(profile.argv[0]).name, found
-    if row.what == "stopped":
+    if row.what in ("stopped", "denied"):
         return explain_stop(profile, denied)
     fault = _classify(row, text, now)
     known = KNOWN.get(name, UNKNOWN)
@@ -116,7 +118,11 @@ def explain_stop(profile: Profile, denied: Sequence[str]) -> AgentError:
 
 def _classify(row: Meaning, text: str, now: int) -> Fault:
     if row.what == "error":
-        return judge(f"{text} {text.replace(' ', '')}", now=now)  # programs break long words at the edge of the screen
+        status = STATUS.search(text)
+        words = f"{text} {text.replace(' ', '')}"  # programs break long words at the edge of the screen
+        fault = judge(words, now=now, status=int(status[1]) if status else None)
+        wrong = status is not None and status[1].startswith("4")
+        return Fault("other", text) if wrong and fault.kind == "passing" else fault
     if row.what == "limit":
         return judge(text, now=now, status=429)
     return Fault("auth" if row.what == "auth" else "passing" if row.what == "passing" else "other", text)

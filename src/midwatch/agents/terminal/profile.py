@@ -30,9 +30,9 @@ BRAILLE = "^[\u2801-\u28ff]"
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
-What = Literal["limit", "auth", "passing", "failed", "error", "stopped"]
+What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]
 """What a text means: a usage limit; not signed in; a temporary failure; a permanent one; an error whose kind its words
-tell; that the program stopped its work because a person said no or pressed a key."""
+tell; that the program was stopped; that it stopped after a denied action, if an action was denied in this turn."""
 Place = Literal["reply", "screen", "busy", "exit"]
 """Where a text must be: after the sign `failure` at the end of the reply; on the screen below the last input box, or
 without one; on the screen while the program is busy; on the last screen of a program that has ended."""

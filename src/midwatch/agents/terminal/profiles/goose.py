@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import CONTROL_D, Meaning, Profile
 
-MEANINGS = (Meaning(what="error", text=r"Ran into this error: .* transient or recoverable error\.$"),)
+MEANINGS = (
+    Meaning(what="error", text=r"(error: )?Ran into this error: .* transient or recoverable error\.$"),
+    Meaning(what="failed", text=r"· Unable to continue: Context limit"),
+    Meaning(what="auth", where="exit", text=r"^ *error: No provider configured\..*"),
+)
 """Texts of version 1.52.0."""
 PROFILE = Profile(
     argv=("goose", "session", "--name", "{thread}"),
@@ -17,7 +21,7 @@ PROFILE = Profile(
     quit=CONTROL_D,
     pointer=r" *● +(?=\S)",
     echo=r"> ",
-    failure=r"(?:\A|(?<=\n\n))(?=Ran into this error: )",
+    failure=r"(?:\A|(?<=\n\n))(?=(error: )?Ran into this error: |· Unable to continue: )",
     box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
     noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
     meanings=MEANINGS,
