@@ -168,7 +168,7 @@ class SessionFollower:
             self._update_status()
         turn = self._turns.get(task.id)
         if turn is not None and turn.ended and turn.error is not None and not turn.reacted:
-            raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
+            raise NoReaction(turn.error) if self.transport == "pty" else AgentError(turn.error)
 
     async def type_keys(self, keys: str, *, actor: AnyActor = None) -> None:
         """Type keys into the terminal, even while the agent works. Raise Conflict if the agent has no terminal."""
