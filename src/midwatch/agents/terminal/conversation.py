@@ -13,7 +13,7 @@ from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
-from midwatch.agents.terminal.extract import extract_reply
+from midwatch.agents.terminal.extract import extract_reply, find_added, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.sending import clean, send
@@ -52,6 +52,7 @@ class TerminalConversation:
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
         self._interrupted: Interrupt | None = None
+        self._shown_at_end: tuple[str, str] | None = None  # text of the terminal and prompt line after the last turn
         self._closed = False
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -127,6 +128,13 @@ class TerminalConversation:
         """Return the current screen of the terminal. Raise Conflict if no program runs."""
         return self._running().screenshot(styled=styled)
 
+    def late_output(self) -> str:
+        """Return what the program has written since the last turn, without the input box."""
+        if self._shown_at_end is None or self._live is None:
+            return ""
+        before, prompt = self._shown_at_end
+        return find_added(before, read_output(self._live.screen.read(), prompt, self._live.profile))
+
     def send_keys(self, data: bytes) -> None:
         """Type keys into the terminal for a person. Raise Conflict if no program runs."""
         self._running().press(data)
@@ -197,6 +205,7 @@ class TerminalConversation:
     # -- one turn ------------------------------------------------------------------------------------------------
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
+        self._shown_at_end = None
         prompt = clean(build_prompt(turn, known=self._thread is not None))
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
@@ -226,6 +235,8 @@ class TerminalConversation:
             return TurnResult(text=read_reply(), thread_id=self._thread)
         finally:
             live.record(False)
+            line = live.watch.prompt_line.rstrip()
+            self._shown_at_end = read_output(live.screen.read(), line, live.profile), line
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
         """Wait until the agent waits for a prompt. If a question appears on the screen, ask people.

@@ -196,8 +196,7 @@ class Watch:
         if profile.find(profile.prompt, line):
             return Reading("idle", "text"), profile.settle
         if self._prompt and line == self._prompt:
-            soon = silent < WAITING_QUIET or self._find_input_state() == "waiting"
-            return Reading("idle", "prompt", False), WAITING_QUIET if soon else min(PROMPT_QUIET, profile.quiet)
+            return Reading("idle", "prompt", False), self._wait(WAITING_QUIET, min(PROMPT_QUIET, profile.quiet), silent)
         return Reading("idle", "silence", False), self._find_quiet(silent)
 
     def _find_quiet(self, silent: float) -> float:
@@ -207,7 +206,13 @@ class Watch:
         if not starting and self.shows_nothing:
             longest = max(longest, NOTHING_QUIET)
         least = min(quiet, START_QUIET) if starting else quiet
-        return least if silent < least or self._find_input_state() == "waiting" else longest
+        return self._wait(least, longest, silent)
+
+    def _wait(self, least: float, longest: float, silent: float) -> float:
+        """Return `least` if the program waits for keys, and otherwise `longest`. Until then, check it repeatedly."""
+        if silent < least or self._find_input_state() == "waiting":
+            return least
+        return min(2 * silent, longest)
 
     def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()

@@ -72,6 +72,8 @@ class SessionFollower:
         self._needs_terminal = needs_terminal
         self._messages: dict[str, MessageUpdateBody] = {}
         self._drafts: dict[str, str] = {}
+        self._reply: tuple[str, str] | None = None
+        """Id and text of the last message, if it is the reply to the last turn that this follower has seen."""
         self._greets = self.transport == "pty" and not resumed
         if self._greets:
             self._set_message(GREETING, "agent", "", session.created_at)
@@ -211,6 +213,7 @@ class SessionFollower:
                     turn.begun = True
                     self.feed.emit_status("running")
                 self._set_message(payload["message_id"], payload["role"], payload["message"], event.time)
+                self._reply = (payload["message_id"], payload["message"]) if payload["role"] == "agent" else None
                 self._publish()
         elif event.kind == "message_delta":
             turn.reacted = True
@@ -352,10 +355,25 @@ class SessionFollower:
             self._was_open = True
             self.feed.emit_screen(screenshot.text)
             self._set_greeting(screenshot.text, self._desk.clock.now())
+            if before is None or screenshot.text != before.text:
+                await self._add_late_output()
         elif self._was_open and not self._open_tasks:
             self.program_ended.set()
         if (screenshot and (screenshot.status, screenshot.evidence)) != (before and (before.status, before.evidence)):
             self._update_status()
+
+
+    async def _add_late_output(self) -> None:
+        """Add what the program has written since the last turn to the last message."""
+        with suppress(MidwatchError):
+            late = await self._desk.terminals.late_output(self.key)
+            if self._reply is None or self._sending or self._open_tasks:
+                return
+            message_id, text = self._reply
+            whole = "\n".join(filter(None, (text, late)))
+            if self._messages[message_id].message != whole:
+                self._set_message(message_id, "agent", whole, self._desk.clock.now())
+                self._publish_soon(len(whole))
 
 
 class SessionFollowers:
