@@ -45,6 +45,26 @@ async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) ->
         assert await server.wait_for_exit(number) == 0
 
 
+async def test_a_killed_server_leaves_no_files(tmp_path: Path) -> None:
+    leftover, foreign = tmp_path / "midwatch-agentapi-dead", tmp_path / "midwatch-agentapi-link"
+    (leftover / "data").mkdir(parents=True)
+    foreign.symlink_to(tmp_path)
+    async with start_standalone(tmp_path) as server:
+        assert not leftover.exists(), "the folder of a dead server stays"
+        assert foreign.is_symlink()
+        foreign.unlink()
+        async with start_standalone(tmp_path) as other:
+            await other.wait_until_stable()
+            await server.wait_until_stable()
+            reply = await server.http.post("/upload", files={"file": ("a", b"x")})
+            assert Path(reply.json()["filePath"]).exists()
+            assert len(list(tmp_path.glob("midwatch-*"))) == 3
+            assert await server.wait_for_exit(signal.SIGKILL) == -signal.SIGKILL
+            assert await eventually(lambda: len(list(tmp_path.glob("midwatch-*"))) == 1)
+            await other.send("unharmed")
+            await other.wait_until_stable()
+
+
 async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
     async with start_standalone(tmp_path) as server:
         await server.wait_until_stable()

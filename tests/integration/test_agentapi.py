@@ -469,7 +469,7 @@ async def test_uploads_are_stored(agent_api: AgentApi) -> None:
     path = Path(reply.json()["filePath"])
     assert path.read_bytes() == b"content"
     assert (path.name, path.parent.name) == ("evil.txt", "ed7002b439e9ac84")
-    assert path.parent.parent.name.startswith("agentapi-uploads-")
+    assert path.parent.parent.name.startswith("midwatch-uploads-")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o755)
     again = await http.post("/upload", files={"file": ("evil.txt", b"content")})
     assert again.json()["filePath"] == str(path)
