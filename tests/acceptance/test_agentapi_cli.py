@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -408,6 +408,45 @@ async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None
         await person.wait_for("interrupted")
         assert await person.detach() == 0
         assert (await server.http.get("/status")).status_code == 200
+
+
+@asynccontextmanager
+async def serve_stand_in(deaf: str) -> AsyncIterator[str]:
+    """Serve like coder/agentapi: the stream of screens never ends and has no heartbeat. `deaf`: a path without answer."""
+    opened: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                size = re.search(r"content-length: (\d+)", head, re.I)
+                await reader.readexactly(int(size[1]) if size else 0)
+                path = head.split()[1]
+                if path == "/internal/screen":
+                    event = b'event: screen\ndata: {"screen":"Welcome\\n> "}\n\n'
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                    writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+                elif path != deaf:
+                    body = b'{"transport":"pty","ok":true}\n'
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in opened:
+            writer.close()
+
+
+@pytest.mark.parametrize("deaf", ["/status", "/message"])
+async def test_the_terminal_of_another_agentapi_server_can_be_left(tmp_path: Path, deaf: str) -> None:
+    async with serve_stand_in(deaf) as url:
+        person = Person(tmp_path / "home", "--url", url)
+        await person.wait_for("\x1b[?1049h" if deaf == "/status" else "Welcome")
+        person.type("x")
+        assert await person.detach() == 0
 
 
 def test_attaching_without_a_terminal_or_server_is_refused(tmp_path: Path) -> None:
