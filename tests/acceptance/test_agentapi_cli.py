@@ -425,7 +425,9 @@ async def serve_stand_in(deaf: str) -> AsyncIterator[str]:
                 path = head.split()[1]
                 if path == "/internal/screen":
                     event = b'event: screen\ndata: {"screen":"Welcome\\n> "}\n\n'
-                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                    )
                     writer.write(b"%x\r\n%s\r\n" % (len(event), event))
                 elif path != deaf:
                     body = b'{"transport":"pty","ok":true}\n'
