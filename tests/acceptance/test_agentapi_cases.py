@@ -1,5 +1,7 @@
-"""Test `midwatch agentapi server` with the end-to-end cases of coder/agentapi: agents follow a script, a client looks at
-statuses, events and messages."""
+"""Test `midwatch agentapi server` with the end-to-end cases of coder/agentapi.
+
+An agent follows a script, and a client looks at statuses, events and messages.
+"""
 
 from __future__ import annotations
 

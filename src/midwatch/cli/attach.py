@@ -210,7 +210,7 @@ class Attachment:
 
     async def _begin(self) -> bool:
         """Connect to the terminal. Return False if the user leaves before."""
-        beginning = asyncio.create_task(self._terminal.begin(*available_size()))
+        beginning: asyncio.Future[Any] = asyncio.create_task(self._terminal.begin(*available_size()))
         try:
             await asyncio.wait({beginning, self._left}, return_when=asyncio.FIRST_COMPLETED)
             if not beginning.done():
@@ -273,7 +273,7 @@ class Attachment:
             sys.stdout.flush()
 
 
-async def stop(*tasks: asyncio.Task[Any]) -> None:
+async def stop(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks, and wait shortly for their end."""
     for task in tasks:
         task.cancel()

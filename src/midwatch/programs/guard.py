@@ -56,9 +56,9 @@ while [ $# -gt 0 ] && ! rm -rf -- "$@" && [ $tries -lt 20 ]; do tries=$((tries +
 case $cgroup in "") exit ;; esac
 exec rmdir "$cgroup"/*/*/ "$cgroup"/*/ "$cgroup"
 """
-# A variable for each group makes removal fast; removed groups are deleted from the list now and then. Until all groups are
-# ended, the script starts no processes, because the machine may have no free process; `exec` starts none. The folders
-# are the positional parameters. `rm` is tried again, because a dying process may still write.
+# A variable for each group makes removal fast; removed groups are deleted from the list now and then. Until all groups
+# are ended, the script starts no processes, because the machine may have no free process; `exec` starts none. The
+# folders are the positional parameters. `rm` is tried again, because a dying process may still write.
 
 
 class Guard:

@@ -1,7 +1,7 @@
 """Temporary folders that are removed even if the process that uses them is killed.
 
-A folder is locked while its process lives. The guard removes it when the process dies. If the guard was killed, too, the
-next process that makes such a folder removes it, because nobody holds its lock.
+A folder is locked while its process lives. The guard removes it when the process dies. If the guard was killed, too,
+the next process that makes such a folder removes it, because nobody holds its lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ScratchFolder:
-    """A new temporary folder whose name begins with a prefix. Folders of dead processes with this prefix are removed."""
+    """A new temporary folder whose name begins with a prefix. Such folders of dead processes are removed."""
 
     def __init__(self, prefix: str) -> None:
         remove_leftovers(prefix)
@@ -57,10 +57,10 @@ def _remove_unused(path: str) -> None:
 def _make_folder(prefix: str) -> tuple[Path, int]:
     """Make a folder and lock it. Another process may remove it before it is locked; then make another."""
     while True:
-        path = tempfile.mkdtemp(prefix=prefix)
+        path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
             folder = os.open(path, FOLDER)
             fcntl.flock(folder, fcntl.LOCK_EX)
-            if os.path.exists(path):
-                return Path(path), folder
+            if path.exists():
+                return path, folder
             os.close(folder)

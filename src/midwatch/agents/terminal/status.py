@@ -98,7 +98,7 @@ class Watch:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the terminal has changed since Enter. In line mode, a program may also show nothing while it works."""
+        """Whether the terminal has changed since Enter. In line mode, it is enough that the program took the prompt."""
         if self._text_at_enter is not None:
             return self._cursor_line() != self._place or self._screen.text() != self._text_at_enter
         if not self.shows_nothing:

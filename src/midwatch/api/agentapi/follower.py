@@ -217,7 +217,7 @@ class SessionFollower:
             return
         payload, turn = event.payload, self._find_turn(event.task_id)
         if event.kind == "message_update":
-            if payload["role"] in ("user", "agent"):
+            if payload["role"] in ("user", "agent") and event.task_id not in self._parked:
                 self._finish_draft(payload["message_id"], payload["message_id"])
                 if payload["role"] == "user":
                     turn.begun = True
