@@ -412,7 +412,7 @@ async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None
 
 @asynccontextmanager
 async def serve_stand_in(deaf: str) -> AsyncIterator[str]:
-    """Serve like coder/agentapi: the stream of screens never ends and has no heartbeat. `deaf`: a path without answer."""
+    """Serve like coder/agentapi: the stream of screens never ends and is silent. The path `deaf` gets no answer."""
     opened: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

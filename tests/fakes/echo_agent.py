@@ -1,9 +1,10 @@
 """A fake agent with a script: it expects some messages and answers each of them. A plain script.
 
-`echo_agent.py terminal FILE` talks in a terminal, `echo_agent.py claude FILE` does so with a screen like that of claude,
-and `echo_agent.py acp FILE` speaks the Agent Client Protocol. FILE has JSON: a list of entries with `expectMessage`, `thinkDurationMS`, `waitForFile` and `responseMessage`. An entry without an expected
-message is answered at once in a terminal, and to any prompt over ACP. With the variable ECHO_NOTES, it appends to that
-file the time of each message that it read and of each answer that it wrote.
+`echo_agent.py terminal FILE` talks in a terminal, `echo_agent.py claude FILE` does so with a screen like claude's, and
+`echo_agent.py acp FILE` speaks the Agent Client Protocol. FILE has JSON: a list of entries with `expectMessage`,
+`thinkDurationMS`, `waitForFile` and `responseMessage`. An entry without an expected message is answered at once in a
+terminal, and to any prompt over ACP. With the variable ECHO_NOTES, the agent appends to that file the time of each
+message that it read and of each answer that it wrote.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import termios
 import threading
 import time
 import tty
+from pathlib import Path
 
 CLEAR = "\x1b[2J\x1b[H"
 SPINNER = "|/-\\"
@@ -25,7 +27,7 @@ SPIN_SECONDS = 0.2
 def note(what):
     """Write down when something happened."""
     if path := os.environ.get("ECHO_NOTES"):
-        with open(path, "a") as file:
+        with Path(path).open("a") as file:
             file.write(f"{what} {time.time()}\n")
 
 
@@ -55,7 +57,7 @@ class Terminal:
 
     def answer(self, entry):
         """Think or wait for a file if the script says so, then show the answer."""
-        while "waitForFile" in entry and not os.path.exists(entry["waitForFile"]):
+        while "waitForFile" in entry and not Path(entry["waitForFile"]).exists():
             time.sleep(0.01)
         if seconds := entry.get("thinkDurationMS", 0) / 1000:
             self.think(seconds)
@@ -174,6 +176,5 @@ class Protocol:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    with open(sys.argv[2]) as file:
-        script = json.load(file)
+    script = json.loads(Path(sys.argv[2]).read_text())
     {"terminal": Terminal, "claude": Claude, "acp": Protocol}[sys.argv[1]](script).run()

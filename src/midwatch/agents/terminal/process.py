@@ -33,7 +33,7 @@ MOST_PROCESSES = 50  # processes of a program that are searched for the one that
 READ_CALL = "0" if os.uname().machine == "x86_64" else "63"  # the number of the system call `read`
 
 InputState = Literal["unread", "waiting", "taken"]
-"""Keys are `unread` in the terminal. Or all keys are read, and a process is `waiting` for more, or none is seen to wait."""
+"""Some keys are unread. Or all keys are read, and a process waits for more, or none is seen to wait."""
 
 
 class TerminalChild(Child):
