@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import BRAILLE, CONTROL_D, ESCAPE, Meaning, full_screen
 
+VERSION = "2.1.325"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="failed", text=r"(Context limit reached|Prompt is too long|Conversation too long)"),
     Meaning(what="limit", text=r"You.ve (hit|reached) your .*limit"),
@@ -17,7 +19,7 @@ MEANINGS = (
     Meaning(what="error", where="busy", text=r"^[✻✽✶✢·*✳] .* · Retrying in .*"),
     Meaning(what="passing", where="exit", text=r"^ *Unable to connect to Anthropic services$(\s*\n.*)?"),
 )
-"""Texts of version 2.1.325."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
     resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),
