@@ -195,6 +195,7 @@ def test_a_program_that_waits_for_a_sign_in_is_idle() -> None:
 PROGRAM = r"""
 import sys
 print(sys.argv[1], flush=True)
+if "LOGIN" in sys.argv[1]: input()
 while True:
     said = input("> ")
     if said == "quota": print("! quota exceeded, try again in 2 hours")
