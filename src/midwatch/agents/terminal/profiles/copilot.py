@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import full_screen
+from midwatch.agents.terminal.profile import Meaning, full_screen
 
+VERSION = "1.0.102"
+"""The version from which the texts below were taken."""
+MEANINGS = (Meaning(what="error"),)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("copilot", "--session-id", "{thread}"),
     resume_argv=("copilot", "--resume", "{thread}"),
@@ -18,4 +22,6 @@ PROFILE = full_screen(
     edge=r" *(\d\d:\d\d +)?[┃█]$",
     noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
     marker=r"^ *● ",
+    failure=r"^ ✗ ",
+    meanings=MEANINGS,
 )

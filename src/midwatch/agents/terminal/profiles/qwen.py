@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import full_screen
+from midwatch.agents.terminal.profile import Meaning, full_screen
 
+VERSION = "0.24.4"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="denied", text=r"- \w+ "),
+    Meaning(what="error", text=r"\[API Error"),
+    Meaning(what="auth", where="screen", text=r"^ *│ Failed to login\. Message: .*"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("qwen", "--session-id", "{thread}"),
     resume_argv=("qwen", "--resume", "{thread}"),
@@ -18,4 +26,6 @@ PROFILE = full_screen(
     box=r"^─{10,}\n[>*!] ",
     noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
     marker=r"^ *[✦◆] ",
+    failure=r"^  (?=[✕✖-] )",
+    meanings=MEANINGS,
 )
