@@ -17,6 +17,8 @@ DIALOGS = (
 )
 """Dialogs of version 2.1.325. Rows of a frame begin in the first column; all text is indented."""
 
+VERSION = "2.1.325"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="failed", text=r"(Context limit reached|Prompt is too long|Conversation too long)"),
     Meaning(what="limit", text=r"You.ve (hit|reached) your .*limit"),
@@ -30,7 +32,7 @@ MEANINGS = (
     Meaning(what="error", where="busy", text=r"^[✻✽✶✢·*✳] .* · Retrying in .*"),
     Meaning(what="passing", where="exit", text=r"^ *Unable to connect to Anthropic services$(\s*\n.*)?"),
 )
-"""Texts of version 2.1.325."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
     resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),

@@ -6,6 +6,8 @@ from midwatch.agents.terminal.profile import BRAILLE, Meaning, full_screen
 
 OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
 """Without the last option, codex may draw a long answer again, but only its last 1000 rows."""
+VERSION = "0.166.0"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="limit", text=r"(You.ve hit your usage limit|Quota exceeded)"),
     Meaning(what="passing", text=r"We.re currently experiencing high demand"),
@@ -15,7 +17,7 @@ MEANINGS = (
     Meaning(what="auth", where="screen", text=r"^ *Choose how you want to use Codex\.\s*\n[> ] 1\. Sign in .*"),
     Meaning(what="error", where="busy", text=r"^• Reconnecting\.\.\. .*\n +└ .*"),
 )
-"""Texts of version 0.166.0."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("codex", *OPTIONS),
     resume_argv=("codex", "resume", *OPTIONS, "{thread}"),
