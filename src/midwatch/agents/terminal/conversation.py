@@ -163,7 +163,7 @@ class TerminalConversation:
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
         program = self._agent.program(filled, turn.workdir or self._session.workdir)
-        self._root = os.path.realpath(program.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
             await live.start(program, turn)
         except BaseException:
@@ -326,6 +326,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:
