@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import uuid
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.terminal import meaning
-from midwatch.agents.terminal.dialog import Dialog, read_dialog
+from midwatch.agents.terminal.dialog import Dialog
 from midwatch.agents.terminal.extract import extract_reply, read_lines
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
@@ -50,6 +51,7 @@ class TerminalConversation:
         self._session = session
         self._thread = session.thread_id
         self._live: Live | None = None
+        self._root: str | None = None  # the directory of the program
         self._watching: asyncio.Task[None] | None = None
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
@@ -163,8 +165,10 @@ class TerminalConversation:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
+        program = self._agent.program(filled, turn.workdir or self._session.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
-            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(program, turn)
         except BaseException:
             await live.end()
             live.free()
@@ -314,7 +318,7 @@ class TerminalConversation:
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
         """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
-        asking = asyncio.create_task(turn.ask(dialog.question()))
+        asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
         closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -322,7 +326,7 @@ class TerminalConversation:
                 return
             answer = asking.result()
             if not answer.granted:
-                self._denied.append(meaning.name_action(dialog.question(), answer))
+                self._denied.append(meaning.name_action(dialog.question(self._root), answer))
             keys = dialog.keys(answer)
             if keys is not None:
                 live.type(keys)
@@ -338,12 +342,10 @@ class TerminalConversation:
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
             known = not profile.asking or profile.find(profile.asking, shown) is not None
-            return reading.state != "asking" or (
-                known and reading.certain and bool(read_dialog(profile, shown).options)
-            )
+            return reading.state != "asking" or (known and reading.certain and bool(live.watch.read_dialog().options))
 
         await live.until(visible, PAINT_SECONDS)
-        return read_dialog(live.profile, live.watch.shown)
+        return live.watch.read_dialog()
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
         """Store the thread id with which the agent can resume this conversation."""
@@ -368,6 +370,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Literal, NamedTuple
 
+from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.screen import Screen, Signal
 
@@ -18,6 +19,7 @@ Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "si
 
 RESTING = ("idle", "done", "error")
 LAST_ROWS = 25
+DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
@@ -100,6 +102,11 @@ class Watch:
         at_prompt = self._paste_tells and self._screen.takes_paste
         return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
+    def read_dialog(self) -> Dialog:
+        """Return the question on the screen."""
+        text, hidden = self._screen.tail(DIALOG_ROWS)
+        return read_dialog(self._profile, text, self._screen.size[0], hidden)
+
     # -- the status ----------------------------------------------------------------------------------------------
 
     def read(self, now: float) -> Reading:
@@ -138,7 +145,9 @@ class Watch:
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
-        return "text" if profile.find(profile.asking, self.shown) else None
+        if not profile.find(profile.asking, self.shown):
+            return None
+        return "text" if not profile.dialogs or self.read_dialog().framed else None
 
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
