@@ -106,7 +106,7 @@ class TerminalConversation:
         if mode != "stop":
             live.child.interrupt(mode)
             return
-        live.type(live.profile.interrupt)
+        await live.type_each(live.profile.interrupt)
         await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
         if self._turn is not None and live.running and live.read().state != "idle":
             live.child.signal_foreground()
@@ -295,7 +295,7 @@ class TerminalConversation:
         keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
         if keys:
             await live.stand_still(PAINT_SECONDS)
-            live.type(keys)
+            await live.type_each(keys)
             await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
         if isinstance(problem, UsageLimit):
             return problem
