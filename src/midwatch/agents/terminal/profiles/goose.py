@@ -8,7 +8,7 @@ VERSION = "1.52.0"
 """The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="error", text=r"(error: )?Ran into this error: .* transient or recoverable error\.$"),
-    Meaning(what="failed", text=r"· Unable to continue: Context limit"),
+    Meaning(what="failed", text=r"Unable to continue: Context limit"),
     Meaning(what="auth", where="exit", text=r"^ *error: (.*\n)*?.*[Rr]un 'goose configure'.*"),
 )
 """What texts on its screen mean."""

@@ -9,6 +9,7 @@ VERSION = "0.24.4"
 MEANINGS = (
     Meaning(what="denied", text=r"- \w+ "),
     Meaning(what="error", text=r"\[API Error"),
+    Meaning(what="error", where="busy", text=r"^  ✕ \[API Error(.*\n)*?.*Retrying in .*"),
     Meaning(what="auth", where="screen", text=r"^ *│ Failed to login\. Message: .*"),
 )
 """What texts on its screen mean."""
