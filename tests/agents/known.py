@@ -201,8 +201,8 @@ AGENTS = (
         terminal={"args": ["-m", "gemini-2.5-pro"]},
         refusal=HIDDEN,
     ),
-    Known(name="opencode", prepare=_opencode, acp="opencode"),
-    Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN),
+    Known(name="opencode", prepare=_opencode, acp="opencode", limit="limit 240 {name}"),
+    Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN, limit="limit 240 {name}"),
     Known(
         name="copilot",
         prepare=_copilot,
