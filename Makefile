@@ -46,6 +46,16 @@ test-agents: install ## Test real coding agents, with pinned versions, against a
 	$(BIN)/python tests/agents/install
 	$(BIN)/python tests/run agents
 
+.PHONY: test-agents-all
+test-agents-all: install ## Test them in every case, and write the results to docs/agents.md
+	$(BIN)/python tests/agents/install
+	$(BIN)/python tests/run --outcomes .venv/agents.json agents-all; status=$$?; \
+	  PYTHONPATH=tests $(BIN)/python -m agents.matrix .venv/agents.json && exit $$status
+
+.PHONY: pins
+pins: install ## List the pinned agents of which the registry has a newer version; exit status 1 if there are any
+	$(BIN)/python tests/agents/install --newer
+
 .PHONY: coverage
 coverage: install ## Show which lines the unit, contract and integration tests reach in their own process
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(or $(TESTS),tests/unit tests/contract tests/integration)

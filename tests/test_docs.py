@@ -21,6 +21,7 @@ import typer
 
 import midwatch
 import midwatch.testing
+from agents import matrix
 from midwatch.agents.command import CommandAgent
 from midwatch.agents.demo import DemoAgent
 from midwatch.agents.function import FunctionAgent
@@ -130,6 +131,10 @@ def test_every_event_error_and_setting_is_on_its_page() -> None:
     nested = {"agents", "channels", "day_budget", "goals", "handoffs", "prices", "retention"}
     top = set(Settings.model_fields) - nested
     assert top <= set(first_cells(section(read("settings.md"), "## Top-level settings")))
+
+
+def test_the_tables_of_real_agents_have_every_case_and_version() -> None:
+    assert matrix.PAGE.read_text() == matrix.write_page(matrix.expected()), "run: make test-agents-all"
 
 
 # -- links and paths ---------------------------------------------------------------------------------------------------

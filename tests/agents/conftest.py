@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agents.gaps import NEVER
 from agents.known import AGENTS, KINDS, Known
-from agents.matrix import CASES, why_not
+from agents.matrix import CASES, is_tried, why_not
 from agents.rig import missing
 
 FEWEST = 4
@@ -40,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for kind in KINDS:
                 reason = why_not((case, known.name, kind))
                 marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-                if (case, kind) not in NEVER:
+                if is_tried(case, kind):
                     pairs.append(pytest.param(known, kind, id=f"{known.name}-{kind}", marks=marks))
         metafunc.parametrize(("known", "kind"), pairs)
 

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-ASKS = "this kind cannot ask"
-SCREEN = "only a terminal has a screen"
-NEVER = {
-    ("expiring_question", "headless"): ASKS,
-    ("long_reply", "headless"): SCREEN,
-    ("long_reply", "acp"): SCREEN,
-    ("repeated_prompts", "headless"): SCREEN,
-    ("repeated_prompts", "acp"): SCREEN,
-    ("agentapi_client", "headless"): SCREEN,
-    ("agentapi_client", "acp"): SCREEN,
-}
-"""Cases that make no sense for a kind. They are not tried."""
-GAPS: dict[tuple[str, str, str], str] = {}
+CANNOT = {("expiring_question", "headless"): "this kind cannot ask"}
+"""Cases that a kind cannot have, whatever the agent. They are not tried."""
+WAITS = "the program waits for the end of its limit by itself and tells nobody, so the task goes on but is never parked"
+GAPS = {("usage_limit", "qwen", "acp"): WAITS}
 """Cases, agents and kinds that are tried and expected to fail."""

@@ -152,6 +152,8 @@ class Known:
     """The settings it needs besides the kind."""
     limit: str = "limit 4 {name}"
     """The script of the fake model that makes it report a usage limit."""
+    signed_in_by: str = ""
+    """The variable without which it is not signed in, if there is one."""
     terminal: dict[str, Any] = field(default_factory=dict)
     """The settings it needs in a terminal besides the profile: there it must ask for permission."""
     forbid: dict[str, Any] = field(default_factory=dict)
@@ -178,6 +180,10 @@ class Known:
         """Return the program that must be installed."""
         return self.acp if kind == "acp" else self.name
 
+    def limit_of(self, kind: str) -> str:
+        """Return the script of a usage limit. A screen shows its end in minutes."""
+        return self.limit.replace("limit 4", "limit 3600") if kind == "terminal" else self.limit
+
     def version_of(self, kind: str) -> str:
         """Return the pinned version of the program that a kind starts."""
         return str(PINS[self.program(kind)]["version"])
@@ -186,23 +192,37 @@ class Known:
 HIDDEN = "No tool for escalate"
 """The answer of the fake model if a program hides tools that would need permission when nobody can be asked."""
 AGENTS = (
-    Known(name="claude", prepare=_claude, acp="claude-agent-acp"),
+    Known(name="claude", prepare=_claude, acp="claude-agent-acp", signed_in_by="CLAUDE_CODE_OAUTH_TOKEN"),
     Known(
         name="codex",
         prepare=_codex,
         acp="codex-acp",
+        signed_in_by="FAKE_API_KEY",
         terminal={"args": ["-a", "on-request"]},
     ),
     Known(
         name="gemini",
         prepare=_gemini,
         acp="gemini",
+        signed_in_by="GEMINI_API_KEY",
         options={"model": "gemini-2.5-pro"},
         terminal={"args": ["-m", "gemini-2.5-pro"]},
         refusal=HIDDEN,
     ),
-    Known(name="opencode", prepare=_opencode, acp="opencode", limit="limit 240 {name}"),
-    Known(name="qwen", prepare=_qwen, acp="qwen", refusal=HIDDEN, limit="limit 240 {name}"),
+    Known(
+        name="opencode",
+        prepare=_opencode,
+        acp="opencode",
+        limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
+    ),
+    Known(
+        name="qwen",
+        prepare=_qwen,
+        acp="qwen",
+        signed_in_by="OPENAI_API_KEY",
+        refusal=HIDDEN,
+        limit="limit 240 {name}",  # it says after 30 seconds that it waits
+    ),
     Known(
         name="copilot",
         prepare=_copilot,
@@ -214,6 +234,7 @@ AGENTS = (
         prepare=_goose,
         terminal={"env": {"GOOSE_MODE": "approve"}},
         acp="goose",
+        signed_in_by="GOOSE_PROVIDER",
         forbid={"permissions": "read"},
         refusal="skipped in goose chat mode",
         limit="quota 3600 {name}",  # if the end is known it waits by itself, however long

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from agents.gaps import GAPS, NEVER
+from agents.gaps import CANNOT, GAPS
 from agents.known import AGENTS, KINDS
 
 CASES = {
@@ -19,7 +19,8 @@ CASES = {
     "expiring_question": "a question that nobody answers expires",
     "cancel": "cancel, then go on with memory",
     "usage_limit": "wait for the end of a usage limit",
-    "not_signed_in": "not signed in: the error tells how to",
+    "not_signed_in": "not signed in: the error tells how to sign in",
+    "api_error": "an error of the provider fails the task; a quoted error is an answer",
     "killed_server": "the server is killed in mid-turn; go on with memory",
     "restarted_server": "second message after a restart, with memory",
     "worktree": "work in a worktree",
@@ -30,32 +31,40 @@ CASES = {
     "agentapi_client": "a client of agentapi",
 }
 """The name of each test without `test_`, and its title in the tables."""
+ON_SCREENS = ("long_reply", "repeated_prompts", "agentapi_client")
+"""Cases of terminals alone."""
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
-MARKED = re.compile(r"(<!-- matrix[^>]*-->\n).*?(\n<!-- end of matrix -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- matrix -->\n).*?(<!-- end of matrix -->)", re.DOTALL)
 NODE = re.compile(r"::test_(?P<case>\w+)\[(?P<agent>\w+)-(?P<kind>\w+)\]$")
 Cell = tuple[str, str, str]
 """A case, an agent and a kind."""
 
 
-def cells() -> list[Cell]:
-    """Return all cells."""
-    return [(case, known.name, kind) for kind in KINDS for case in CASES for known in AGENTS]
+def cases_of(kind: str) -> list[str]:
+    """Return the cases of a kind."""
+    return [case for case in CASES if kind == "terminal" or case not in ON_SCREENS]
+
+
+def is_tried(case: str, kind: str) -> bool:
+    """Return whether a case is run for a kind."""
+    return case in cases_of(kind) and (case, kind) not in CANNOT
 
 
 def why_not(cell: Cell) -> str | None:
     """Return the reason why this agent is not expected to pass this case, if there is one."""
     case, agent, kind = cell
-    return NEVER.get((case, kind)) or GAPS.get((case, agent, kind))
+    return CANNOT.get((case, kind)) or GAPS.get((case, agent, kind))
 
 
 def expected() -> dict[Cell, str]:
     """Return the outcomes if everything is as expected."""
-    return {cell: "skipped" if why_not(cell) else "passed" for cell in cells()}
+    cells = [(case, known.name, kind) for kind in KINDS for case in cases_of(kind) for known in AGENTS]
+    return {cell: "skipped" if why_not(cell) else "passed" for cell in cells}
 
 
 def read_outcomes(file: Path) -> dict[Cell, str]:
-    """Return the outcomes of a run. What it could not try because of the kind counts as skipped."""
-    found: dict[Cell, str] = {(case, known.name, kind): "skipped" for case, kind in NEVER for known in AGENTS}
+    """Return the outcomes of a run. A case that a kind cannot have counts as skipped."""
+    found: dict[Cell, str] = {(case, known.name, kind): "skipped" for case, kind in CANNOT for known in AGENTS}
     for node, outcome in json.loads(file.read_text()).items():
         if match := NODE.search(node):
             found[match["case"], match["agent"], match["kind"]] = outcome
@@ -81,9 +90,11 @@ def write_tables(outcomes: dict[Cell, str]) -> str:
     for kind in KINDS:
         versions = (f"{known.name} {known.version_of(kind)}" for known in AGENTS)
         rows = [" | ".join((f"`{kind}`", *versions)), "|".join(["---"] * (len(AGENTS) + 1))]
-        for case, title in CASES.items():
+        for case in cases_of(kind):
             row = [(case, known.name, kind) for known in AGENTS]
-            rows.append(" | ".join((title, *(write_cell(cell, outcomes.get(cell, "missing"), notes) for cell in row))))
+            rows.append(
+                " | ".join((CASES[case], *(write_cell(cell, outcomes.get(cell, "missing"), notes) for cell in row)))
+            )
         parts.append("\n".join(f"| {row} |" if "---" not in row else f"|{row}|" for row in rows))
     reasons = "\n".join(f"{number}. {reason[0].upper()}{reason[1:]}." for number, reason in enumerate(notes, 1))
     return "\n\n".join((*parts, f"Why not:\n\n{reasons}"))
@@ -91,7 +102,7 @@ def write_tables(outcomes: dict[Cell, str]) -> str:
 
 def write_page(outcomes: dict[Cell, str]) -> str:
     """Return the page with these outcomes."""
-    return MARKED.sub(lambda match: match[1] + write_tables(outcomes) + match[2], PAGE.read_text())
+    return MARKED.sub(lambda match: f"{match[1]}{write_tables(outcomes)}\n{match[2]}", PAGE.read_text())
 
 
 if __name__ == "__main__":

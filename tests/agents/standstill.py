@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.scenarios.scenario import Scenario
-from agents.tape import PLACE, RECORDINGS, Tape, environment, tap, version
+from agents.tape import PLACE, RECORDINGS, Tape, environment, tap, thin, version
 from fakes.model_server import serve
 from fakes.script import SCRIPTS
 from midwatch.agents.registry import build
@@ -73,7 +73,7 @@ async def record_dialog(name: str, scenario: Scenario, program: str | None) -> s
         if scenario.prepare:
             scenario.prepare(home, work, url)
         changed = {**env, **scenario.env}
-        env = {key: value for key, value in changed.items() if value is not None}
+        env = {key: value.replace("{url}", url) for key, value in changed.items() if value is not None}
         options = {"profile": name, "workdir": str(work), "args": list(scenario.args), "env": env}
         agent: Any = build(name, "terminal", options)
         found = shutil.which(agent.profile.argv[0], path=env["PATH"])
@@ -95,5 +95,6 @@ async def record_dialog(name: str, scenario: Scenario, program: str | None) -> s
             tap(Tape())
             await live.end()
             live.free()
+    tape.items = thin(tape.items, (agent.profile.columns, agent.profile.rows))
     tape.write(RECORDINGS / name / scenario.folder / f"{scenario.kind}.jsonl.gz")
     return text

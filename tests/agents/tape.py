@@ -41,6 +41,48 @@ class Tape:
         path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
+def thin(items: list[dict[str, Any]], size: tuple[int, int]) -> list[dict[str, Any]]:
+    """Return the items without output that changes nothing at the end, such as that of a spinner.
+
+    The last screen, its history, the title and the modes stay the same.
+    """
+
+    def result(kept: list[dict[str, Any]]) -> tuple[Any, ...]:
+        screen = Screen(*size)
+        try:
+            for item in kept:
+                if "out" in item:
+                    screen.feed(base64.b64decode(item["out"]))
+            return (
+                screen.read(),
+                screen.styled_text(),
+                screen.title,
+                screen.takes_paste,
+                screen.cursor,
+                screen.size,
+                screen.height,
+            )
+        finally:
+            screen.close()
+
+    end = next((at for at, item in enumerate(items) if "screen" in item), len(items) - 1)
+    items = items[: end + 1]  # what follows is the end of the program
+    wanted = result(items)
+    block = len(items) // 2
+    while block:
+        at = 0
+        while at < len(items) - 2:
+            last = min(at + block, len(items) - 2)  # the last output stays: its time is the end of the movement
+            kept = items[:at] + [item for item in items[at:last] if "out" not in item] + items[last:]
+            if len(kept) < len(items) and result(kept) == wanted:
+                at += block - (len(items) - len(kept))
+                items = kept
+            else:
+                at = last
+        block //= 2
+    return items
+
+
 _heard, _enter, _forgot = Live._take_output, Watch.note_enter, Screen.forget_history
 
 

@@ -16,6 +16,16 @@ from midwatch.programs.state import find_state
 from repositories import a_repository, git
 
 REFUSED = sandbox._try_sandbox("bwrap")
+LONGEST_WAIT = 200.0
+"""Seconds until a task is parked: midwatch gives a program that waits by itself two minutes."""
+QUOTES = (
+    "You've hit your usage limit, resets 3pm.",
+    "API Error: 401 Unauthorized",
+    "Please run /login",
+    "✕ [API Error: quota exceeded]",
+    "Ran into this error: Rate limit exceeded.",
+)
+"""Answers that read like failures."""
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -97,15 +107,16 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
     async with start_rig(known, kind, tmp_path) as rig:
         key, name = await rig.open(), rig.make_name()
         await rig.turn(key, "My name is Ada. [[say noted]]")
-        task_id = await rig.send(key, f"[[{known.limit.format(name=name)}]] [[say back again]]")
+        task_id = await rig.send(key, f"[[{known.limit_of(kind).format(name=name)}]] [[say back again]]")
 
         async def is_parked() -> str | None:
             task = await rig.client.get(task_id)
             assert task["status"] in ("pending", "running"), (task, rig.log())
             return task["due_at"] if (task["status"], task["wait"]) == ("pending", "limit") else None
 
-        due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked"))
-        assert due <= datetime.now(UTC) + timedelta(minutes=6)
+        due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked", LONGEST_WAIT))
+        assert due <= datetime.now(UTC) + timedelta(minutes=62)
+        assert await rig.client.approvals() == [], "a limit is no question"
         rig.model.lift(name)
         if due > datetime.now(UTC) + timedelta(seconds=10):  # reported in minutes, or not at all
             await rig.make_due(task_id)
@@ -116,10 +127,26 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
 
 async def test_not_signed_in(known: Known, kind: str, tmp_path: Path) -> None:
     async with start_rig(known, kind, tmp_path, key=BAD_KEY) as rig:
+        for options in ({}, {"env": {known.signed_in_by: ""}}) if known.signed_in_by else ({},):
+            if options:
+                await rig.restart(**options)
+            task = await rig.grant_until_end(await rig.send(await rig.open(), "[[say hello]]"))
+            assert (task["status"], task["outcome"]) == ("failed", "error"), (task, rig.log())
+            assert "is not signed in" in task["error"]
+            assert KNOWN[known.name].sign_in in task["error"]
+            asked: list[Any] = await rig.client.approvals("all")
+            assert not [question for question in asked if "trust" not in question["question"]], "it asks nothing"
+
+
+@pytest.mark.matrix
+async def test_api_error(known: Known, kind: str, tmp_path: Path) -> None:
+    async with start_rig(known, kind, tmp_path) as rig:
         key = await rig.open()
-        task = await rig.grant_until_end(await rig.send(key, "[[say hello]]"))
-        assert task["outcome"] == "error", (task, rig.log())
-        assert KNOWN[known.name].sign_in in task["error"]
+        for text in QUOTES:
+            assert text in " ".join((await rig.turn(key, f"[[say {text}]]")).split())
+        task = await rig.grant_until_end(await rig.send(key, "[[fail 400]]"))
+        assert (task["status"], task["outcome"]) == ("failed", "error"), (task, rig.log())
+        assert task["error"].startswith(f"{known.name} failed")
 
 
 async def test_killed_server(known: Known, kind: str, tmp_path: Path) -> None:

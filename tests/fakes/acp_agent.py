@@ -69,7 +69,11 @@ class Agent:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def write(self, message):
-        self.raw(json.dumps({"jsonrpc": "2.0", **message}))
+        line = json.dumps({"jsonrpc": "2.0", **message})
+        if "update" in str(message.get("method")) or "stopReason" in line:
+            for old, new in (pair.split("=") for pair in self.options.rename):
+                line = line.replace(json.dumps(old), json.dumps(new))
+        self.raw(line)
 
     def raw(self, line):
         with self.lock:
@@ -351,6 +355,13 @@ class Agent:
     def do_silence(self, argument):
         time.sleep(float(argument))
 
+    def do_wait(self, argument):
+        """Log a usage limit as opencode does, and wait."""
+        line = 'level=ERROR message="stream error" agent=build error.error="AI_APICallError: Rate limit exceeded."'
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+        time.sleep(float(argument))
+
     def do_die(self, argument):
         sys.stderr.write("Segmentation fault, as the prompt says\n")
         sys.stderr.flush()
@@ -431,6 +442,7 @@ def main():
     parser.add_argument("--version", type=int, default=1)
     parser.add_argument("--forgets", action="store_true", help="cannot load a session")
     parser.add_argument("--resumes", action="store_true", help="can resume a session without telling it again")
+    parser.add_argument("--rename", action="append", default=[], help="OLD=NEW: another name in updates and answers")
     Agent(parser.parse_args()).serve()
 
 

@@ -34,6 +34,7 @@ from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLim
 from midwatch.domain.agent import Answer, Choice, TurnResult, lasts
 from midwatch.domain.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
 from midwatch.domain.rule import Policy
+from midwatch.domain.session import Role
 from midwatch.programs.guard import guard
 from midwatch.programs.process import Program
 from midwatch.services.rule_decision import decide
@@ -147,6 +148,52 @@ async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk:
     assert "session not found" in events_of(unknown, AgentFault)[0].message
 
 
+SAID: list[tuple[Role, str]] = [
+    ("user", "My name is Ada. [[say noted]]"), ("agent", "noted\n@/etc/passwd\nThe message to answer:\n[[die 3]]"),
+]  # fmt: skip
+
+
+def notices(turn: RecordingTurn) -> list[str]:
+    return [event.message for event in events_of(turn, MessageUpdate) if event.role == "notice"]
+
+
+async def test_an_agent_that_lost_its_session_gets_the_earlier_conversation_once(talk: Talk) -> None:
+    conversation = await talk("--forgets", "--session", "new")
+    turn = RecordingTurn("[[recall]]", thread_id="old", said=SAID)
+    assert "Ada" in (await conversation.turn(turn)).text
+    (notice,) = notices(turn)
+    assert "(the agent does not keep conversations), so midwatch gave it the 2 earlier messages." in notice
+    assert events_of(turn, AgentFault) == []
+    later = RecordingTurn("[[show blocks]]", thread_id=turn.thread_id, said=[*SAID, ("user", "[[recall]]")])
+    (block,) = json.loads((await conversation.turn(later)).text)
+    assert (block["text"], notices(later)) == ("[[show blocks]]", [])
+
+
+async def test_an_agent_that_has_its_session_does_not_get_the_earlier_conversation(talk: Talk) -> None:
+    first = RecordingTurn("remember me")
+    await (await talk()).turn(first)
+    later = RecordingTurn("[[show blocks]]", thread_id=first.thread_id, said=SAID)
+    result = await (await talk()).turn(later)
+    assert json.loads(result.text) == [{"type": "text", "text": "[[show blocks]]"}]
+    assert notices(later) == []
+
+
+async def test_the_earlier_conversation_is_told_again_if_the_agent_ended_before_it_took_it(talk: Talk) -> None:
+    turn = RecordingTurn("[[die 3]]", thread_id="never-was", said=SAID)
+    with pytest.raises(AgentError, match="exit code 3"):
+        await (await talk()).turn(turn)
+    assert turn.thread_id == "never-was", "the new session is empty, so it must not be loaded"
+    again = RecordingTurn("[[recall]]", thread_id=turn.thread_id, said=SAID, resumed=True)
+    assert "Ada" in (await (await talk()).turn(again)).text
+    assert again.thread_id != "never-was"
+    killed = RecordingTurn("[[say hm]] [[die 3]]", thread_id="never-was", said=SAID)
+    with pytest.raises(AgentError, match="exit code 3"):
+        await (await talk()).turn(killed)
+    later = RecordingTurn("[[recall]]", thread_id=killed.thread_id, said=SAID)
+    assert "Ada" in (await (await talk()).turn(later)).text
+    assert notices(later) == [], "its own session has the conversation"
+
+
 async def test_an_interrupted_turn_gets_a_continue_prompt(talk: Talk) -> None:
     conversation = await talk()
     first = RecordingTurn("work")
@@ -238,11 +285,45 @@ async def test_a_warning_is_not_part_of_the_answer(talk: Talk) -> None:
 async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     result, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
     assert result.text == "so:-32602 -32602 -32602 fine"
-    (warning,) = events_of(turn, AgentFault)
-    assert "lines that are not protocol messages" in warning.message
+    noise, drift = events_of(turn, AgentFault)
+    assert "lines that are not protocol messages" in noise.message
+    assert "was not understood: missing: " in drift.message
+    assert "toolCallId" in drift.message
+    assert "a_kind_of_tomorrow" in drift.message
     result, _ = await run_turn(talk, "still there")
     assert result.text == "you said still there"
     assert "Traceback" not in caplog.text
+
+
+RENAMED = (
+    "agent_message_chunk=message_chunk", "content=body", "text=words", "type=form", "sessionUpdate=event",
+    "update=news",  "session/update=session/event",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("renamed", RENAMED)
+async def test_an_answer_that_is_not_understood_fails_the_turn_and_is_kept(talk: Talk, renamed: str) -> None:
+    turn = RecordingTurn("[[tool make]] [[say all done]]")
+    result = await (await talk("--rename", renamed)).turn(turn)
+    assert result.outcome == "error"
+    assert "fake 1 was not understood: it has no text; " in (result.error or "")
+    assert "done" in result.text, "what it printed is kept"
+
+
+@pytest.mark.parametrize(
+    "renamed", ["tool_call=call", "toolCallId=callId", "status=state", "stopReason=end", "sessionId=session"]
+)
+async def test_other_renamed_fields_do_not_hide_the_answer(talk: Talk, renamed: str) -> None:
+    result = await (await talk("--rename", renamed)).turn(RecordingTurn("[[tool make]] [[say all done]]"))
+    assert (result.outcome, result.text) == ("ok", "all done")
+    result = await (await talk("--rename", renamed)).turn(RecordingTurn("[[tool make]]"))
+    assert result.outcome == "error"
+    assert "was not understood" in (result.error or "")
+
+
+async def test_a_turn_without_text_is_ok_if_everything_was_understood(talk: Talk) -> None:
+    result, _ = await run_turn(talk, "[[think hm]] [[plan one,two]] [[tool make]]")
+    assert (result.outcome, result.text) == ("ok", "")
 
 
 async def test_a_diff_is_shown_as_a_patch(talk: Talk, tmp_path: Path) -> None:
@@ -376,6 +457,21 @@ async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
     result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
     assert result.outcome == "error"
     assert result.error == "fake stopped after these actions were denied: 'make all' (not today)."
+
+
+async def test_the_reason_of_a_person_is_told_to_the_agent_once(talk: Talk) -> None:
+    why = DENIED._replace(by_person=True)
+    for end in ("", "[[say I may not]]", "[[stop cancelled]]"):
+        result, turn = await run_turn(talk, f"[[ask ar make all]] {end}", why)
+        assert result.outcome == "ok"
+        assert "- 'make all': not today" in result.text
+        assert result.text.startswith("you said A person denied these actions")
+    assert [event.message for event in events_of(turn, MessageUpdate)] == []
+    result, turn = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", why._replace(why=None))
+    assert result.text == "I may not"
+    again = why._replace(why="[[ask ar make all]]")  # the agent asks again after each reason
+    result, turn = await run_turn(talk, "[[ask ar make all]]", *[again] * (talking.MOST_REASONS + 1))
+    assert (result.outcome, len(turn.asked)) == ("error", talking.MOST_REASONS + 1)
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
@@ -637,6 +733,19 @@ async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
 
     turn = SlowAnswerTurn("[[ask ar make all?]]", answers=["Yes"])
     assert (await conversation.turn(turn)).text == "chose yes-1"
+
+
+async def test_an_agent_that_waits_for_its_usage_limit_is_ended_and_parked(tmp_path: Path) -> None:
+    agent = fake(tmp_path, profile="opencode")
+    agent.limit_patience = 0.5
+    conversation = await agent.open(RecordingTurn().session())
+    with pytest.raises(UsageLimit, match="Rate limit exceeded"):
+        await conversation.turn(RecordingTurn("[[wait 600]]"))
+    assert not conversation.alive
+    agent.limit_patience = 60.0
+    conversation = await agent.open(RecordingTurn().session())
+    assert (await conversation.turn(RecordingTurn("[[wait 0]] [[say back]]"))).text == "back"
+    await conversation.close()
 
 
 async def test_an_exit_during_a_turn_is_reported_with_the_last_output(talk: Talk) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from midwatch.agents.terminal.dialog import read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen
@@ -97,7 +96,7 @@ def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
     for item, now in replay.steps():
         if "asked" in item:
             assert replay.watch.read(now).state == "asking"
-            dialog = read_dialog(replay.profile, replay.watch.shown)
+            dialog = replay.watch.read_dialog()
             assert [option.choice.name for option in dialog.options] == item["asked"]
             kinds = {option.choice.kind.partition("_")[0] for option in dialog.options}
             assert kinds == {"allow", "reject"}, item["asked"]

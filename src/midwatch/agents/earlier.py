@@ -16,12 +16,16 @@ HEAD = (
 TAIL = "The message to answer:\n"
 
 
-async def tell_earlier(turn: Turn, agent: str, reason: str, *, most: int = LONGEST_CONVERSATION) -> str:
+async def tell_earlier(
+    turn: Turn, agent: str, reason: str, *, most: int = LONGEST_CONVERSATION, imported: bool = True
+) -> str:
     """Return the earlier conversation as text to put before the prompt; "" if nothing was said before.
 
-    A notice in the session says that the agent gets the conversation again, and the `reason`.
+    A notice in the session says that the agent gets the conversation again, and the `reason`. Without `imported`,
+    messages that no task of this session has sent are left out.
     """
-    messages = [message for message in await turn.earlier_messages() if message.text.strip()]
+    earlier = await turn.earlier_messages()
+    messages = [message for message in earlier if message.text.strip() and (imported or message.task_id)]
     if not messages:
         return ""
     newest = keep_newest(messages, most)

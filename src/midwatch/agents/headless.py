@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Self, Unpack
 from pydantic import Field
 
 from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, build_prompt, last_lines
+from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions
 from midwatch.agents.streams.drift import NotUnderstood, make_drift_error
@@ -226,22 +227,26 @@ class HeadlessConversation(ProcessConversation):
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the program, emit its steps and return the result."""
-        thread = turn.thread_id or self._thread
-        run = await self._run(turn, thread, resumed=thread is not None)
+        thread, name = turn.thread_id or self._thread, self._agent.name
+        earlier = "" if thread else await tell_earlier(turn, name, "a new conversation begins")
+        run = await self._run(turn, thread, resumed=thread is not None, earlier=earlier)
         forgotten = run.events.fault is not None and run.events.fault.kind == "thread"
-        if forgotten and run.resumed and (turn.resumed or self._profile.names_thread):
+        if forgotten and run.resumed:
+            earlier = await tell_earlier(turn, name, f"{self._profile.name} does not know thread {thread}")
+            if not earlier and not turn.resumed and not self._profile.names_thread:
+                return await self._conclude(run, turn)
             await run.events.complain("thread", f"{self._profile.name} does not know thread {thread}; a new one begins")
-            run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False)
+            run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False, earlier=earlier)
         return await self._conclude(run, turn)
 
-    async def _run(self, turn: Turn, thread: str | None, *, resumed: bool) -> _Run:
+    async def _run(self, turn: Turn, thread: str | None, *, resumed: bool, earlier: str = "") -> _Run:
         if self._profile.names_thread:
             thread = thread or str(uuid.uuid4())
             await turn.keep_thread(thread)
         run = _Run(turn, self._profile.parser(), self._hear, thread, resumed)
         argv = self._agent.command_line(thread, resumed=resumed)
         program = self._agent.program(argv, turn.workdir or self._session.workdir)
-        prompt = build_prompt(turn, known=resumed).encode("utf-8", "replace")
+        prompt = (earlier + build_prompt(turn, known=resumed or bool(earlier))).encode("utf-8", "replace")
         self._hear()
         async with self.child(program, turn, run.lines, run.errors) as child:
             closing = asyncio.create_task(_drain(child, run.lines))

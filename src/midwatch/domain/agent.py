@@ -96,7 +96,9 @@ class Question:
     """A question of an agent, with everything that a person needs to answer it.
 
     `tool` is the agent's own name for the tool, and `paths` are the files that the tool would use. `diff` is a unified
-    diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task.
+    diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task. If
+    `command` or `paths` were read from a screen and could also mean something else, `certain` is false: no rule allows
+    it.
     """
 
     text: str
@@ -108,6 +110,7 @@ class Question:
     diff: str | None = None
     risk: Risk | None = None
     root: str | None = None
+    certain: bool = True
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
@@ -117,11 +120,15 @@ class Question:
 
 
 class Answer(NamedTuple):
-    """The answer to a question: the status (granted, denied or expired), the choice, and the reason."""
+    """The answer to a question: the status (granted, denied or expired), the choice, and the reason.
+
+    `by_person` is whether a person gave the answer, and not a rule or the end of the time.
+    """
 
     status: Literal["granted", "denied", "expired"]
     choice: str | None = None
     why: str | None = None
+    by_person: bool = False
 
     @property
     def granted(self) -> bool:

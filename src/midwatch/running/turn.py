@@ -279,7 +279,7 @@ class LiveTurn:
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question has no answer, because the task is being stopped.")
-        return answer_of(resolved, question)
+        return answer_of(resolved, question)._replace(by_person=resolved.status != "expired")
 
     async def handoff(self) -> Handoff | None:
         return await self._run.delegations.find_source()

@@ -18,6 +18,7 @@ LONG = (
 )
 """A command that does not fit into one row of a screen."""
 MCP_SERVER = Path(__file__).parents[2] / "fakes" / "mcp_server.py"
+COLORS = [{"label": "Red", "description": "Like fire"}, {"label": "Blue", "description": "Like water"}]
 URL = "https://example.com/page"
 
 
@@ -34,9 +35,13 @@ FAILURES: dict[str, dict[str, Any]] = {
     "overloaded": {"script": "[[fail 529]]"},
 }
 """The usual failures: a key that is refused; a usage limit whose end is known, and one without; two errors."""
+NEWER = {"npm_config_registry": "{url}/fake/npm/"}
+"""The environment in which there is a newer version of every npm package."""
 
 
 def failures(make: Callable[..., Scenario], **shows: str) -> tuple[Scenario, ...]:
     """Return scenarios of failures: their kinds, with `_` for `-`, and what the screen shows."""
     kinds = {name.replace("_", "-"): text for name, text in shows.items()}
-    return tuple(make(kind=kind, folder="failures", shows=text, **FAILURES[kind]) for kind, text in kinds.items())
+    return tuple(
+        make(kind=kind, folder="failures", shows=text, seconds=480.0, **FAILURES[kind]) for kind, text in kinds.items()
+    )

@@ -16,6 +16,15 @@ def with_mcp(home: Path, work: Path, url: str) -> None:
     change_json(home / ".copilot" / "mcp-config.json", mcpServers={"desk": server})
 
 
+NO_KEY = dict.fromkeys(
+    (
+        "COPILOT_PROVIDER_BASE_URL",
+        "COPILOT_PROVIDER_API_KEY",
+        "COPILOT_PROVIDER_TYPE",
+        "COPILOT_OFFLINE",
+        "COPILOT_MODEL",
+    )
+)
 TRUST = (("trust", "1"),)
 Asking = partial(Scenario, files=PROJECT, steps=TRUST)
 MENU = r"❯ 1\. "
@@ -42,9 +51,30 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
         shows="Red",
     ),
-    Asking(kind="mcp", script=call("desk-add", a=1, b=2), prepare=with_mcp, shows=MENU),
+    Asking(kind="mcp", script=call("desk-note", text="hello"), prepare=with_mcp, shows=MENU),
     Scenario(kind="trust", files=PROJECT, shows=MENU),
     Asking(kind="theme", steps=(*TRUST, (r"^┃", "/theme"), ("/theme", "\r")), shows="GitHub"),
-    *failures(Asking, refused_key="key", limit=".", quota=".", error=".", overloaded="."),
+    Asking(
+        kind="plan",
+        args=("--mode", "plan"),
+        script=call("exit_plan_mode", summary="# Plan\n\n1. Read notes.txt\n2. Write new.txt"),
+        shows=MENU,
+    ),
+    Scenario(
+        kind="login",
+        files=PROJECT,
+        steps=(*TRUST, (r"^┃", "/login"), ("/login", "\r")),
+        env=NO_KEY,
+        shows=r"❯ 1\. |GitHub.com",
+    ),
+    Scenario(
+        kind="no-key",
+        folder="failures",
+        files=PROJECT,
+        steps=TRUST,
+        env=NO_KEY,
+        shows="Please use /login",
+    ),
+    *failures(Asking, refused_key="✗ ", limit="✗ ", quota="✗ ", error="✗ ", overloaded="✗ "),
 )
 MISSING: dict[str, str] = {}

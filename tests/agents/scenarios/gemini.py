@@ -6,14 +6,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agents.scenarios.common import LONG, MCP_SERVER, PROJECT, RM, URL, call, failures
+from agents.scenarios.common import COLORS, LONG, MCP_SERVER, NEWER, PROJECT, RM, URL, call, failures
 from agents.scenarios.scenario import Scenario, change_json
 
 Asking = partial(Scenario, args=("-m", "gemini-2.5-pro"), files=PROJECT)
 MENU = r"● 1\. "
 shell = partial(call, "run_shell_command", description="Runs a command")
-
-COLORS = [{"label": "Red", "description": "Like fire"}, {"label": "Blue", "description": "Like water"}]
 
 
 def with_mcp(home: Path, work: Path, url: str) -> None:
@@ -28,8 +26,9 @@ def without_auth(home: Path, work: Path, url: str) -> None:
 
 
 def with_updates(home: Path, work: Path, url: str) -> None:
-    """Look for updates."""
-    change_json(home / ".gemini" / "settings.json", general=None)
+    """Look for updates, and install none."""
+    general = {"enableAutoUpdate": False, "enableAutoUpdateNotification": True}
+    change_json(home / ".gemini" / "settings.json", general=general)
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -54,8 +53,23 @@ SCENARIOS: tuple[Scenario, ...] = (
     Asking(kind="mcp", script=call("mcp_desk_add", a=1, b=2), prepare=with_mcp, shows=MENU),
     Asking(kind="trust", env={"GEMINI_CLI_TRUST_WORKSPACE": None}, shows=MENU),
     Asking(kind="login", prepare=without_auth, env={"GEMINI_API_KEY": None}, shows=MENU),
-    Asking(kind="theme", steps=(("Type your message", "/theme"), ("> /theme", "\r")), shows=MENU),
-    Asking(kind="update", prepare=with_updates, shows="update"),
-    *failures(Asking, refused_key="key", limit=".", quota=".", error=".", overloaded="."),
+    Asking(kind="theme", steps=(("Type your message", "/theme"), ("> /theme", "\r")), shows="Select Theme"),
+    Asking(kind="update", prepare=with_updates, env=NEWER, shows="update available"),
+    Asking(
+        kind="plan",
+        args=("-m", "gemini-2.5-pro", "--approval-mode", "plan"),
+        script=call("write_file", file_path="plan.md", content="# Plan\n\n1. Read notes.txt\n2. Write new.txt\n")
+        + call("exit_plan_mode", plan_filename="plan.md"),
+        shows=MENU,
+    ),
+    Asking(kind="no-key", folder="failures", env={"GEMINI_API_KEY": None}, shows="API [Kk]ey"),
+    *failures(
+        Asking,
+        refused_key="API Error",
+        limit=MENU,
+        quota=r"API Error|● 1\. ",
+        error=r"API Error|● 1\. ",
+        overloaded=r"API Error|● 1\. ",
+    ),
 )
 MISSING: dict[str, str] = {}

@@ -34,12 +34,26 @@ SCENARIOS: tuple[Scenario, ...] = (
     Asking(kind="mcp", script=call("desk__add", a=1, b=2), prepare=with_mcp, shows=MENU),
     Scenario(kind="telemetry", files=PROJECT, env={"GOOSE_TELEMETRY_ENABLED": None}, prepare=without_config, shows="●"),
     Scenario(
-        kind="login",
+        kind="no-key",
+        folder="failures",
         files=PROJECT,
         env={"GOOSE_PROVIDER": None, "GOOSE_MODEL": None, "OPENAI_HOST": None, "OPENAI_API_KEY": None},
         prepare=without_config,
-        shows="●",
+        shows="No provider",
     ),
-    *failures(Asking, refused_key="key", limit=".", quota=".", error=".", overloaded="."),
+    Scenario(
+        kind="plan",
+        files=PROJECT,
+        steps=((r"^> ", "/plan Please help me. [[say plan: read notes.txt, then write new.txt]]\r"),),
+        shows="◆",
+    ),
+    *failures(
+        Asking,
+        refused_key="this error",
+        limit=r"Ctrl\+C to interrupt",
+        quota="this error",
+        error="this error",
+        overloaded="this error",
+    ),
 )
 MISSING: dict[str, str] = {}

@@ -6,8 +6,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agents.scenarios.common import LONG, MCP_SERVER, PROJECT, RM, URL, call, failures
+from agents.scenarios.common import COLORS, LONG, MCP_SERVER, NEWER, PROJECT, RM, URL, call, failures
 from agents.scenarios.scenario import Scenario, change_json
+from midwatch.agents.terminal.profile import RIGHT
 
 
 def ask_always(home: Path, work: Path, url: str) -> None:
@@ -17,10 +18,14 @@ def ask_always(home: Path, work: Path, url: str) -> None:
     change_json(home / ".config" / "opencode" / "opencode.json", permission=permission, mcp={"desk": server})
 
 
+def with_updates(home: Path, work: Path, url: str) -> None:
+    """Tell of updates."""
+    change_json(home / ".config" / "opencode" / "opencode.json", autoupdate="notify")
+
+
 Asking = partial(Scenario, files=PROJECT, prepare=ask_always)
 MENU = r"Permission required"
 shell = partial(call, "bash", description="Runs a command")
-COLORS = [{"label": "Red", "description": "Like fire"}, {"label": "Blue", "description": "Like water"}]
 
 SCENARIOS: tuple[Scenario, ...] = (
     Asking(kind="command", script=shell(command="touch made.txt"), shows=MENU),
@@ -44,6 +49,29 @@ SCENARIOS: tuple[Scenario, ...] = (
         shows="Red",
     ),
     Asking(kind="mcp", script=call("desk_add", a=1, b=2), shows=MENU),
-    *failures(partial(Scenario, files=PROJECT), refused_key="key", limit=".", quota=".", error=".", overloaded="."),
+    Asking(kind="always", script=shell(command=RM), after=((MENU, RIGHT + "\r"),), shows="[Cc]onfirm +[Cc]ancel"),
+    Scenario(
+        kind="plan",
+        args=("--agent", "plan"),
+        env={"OPENCODE_EXPERIMENTAL_PLAN_MODE": "1"},
+        script=call("plan_exit"),
+        shows=r"1\. Yes",
+    ),
+    Scenario(kind="theme", steps=(("Ask anything", "/theme"), ("/theme", "\r")), shows="Themes"),
+    Scenario(kind="login", steps=(("Ask anything", "/connect"), ("/connect", "\r")), shows="[Cc]onnect a provider"),
+    Scenario(
+        kind="update",
+        prepare=with_updates,
+        env={**NEWER, "OPENCODE_DISABLE_AUTOUPDATE": None},
+        shows="Update Available|new version|v?99",
+    ),
+    *failures(
+        partial(Scenario, files=PROJECT),
+        refused_key="Invalid API key",
+        limit="retrying|rate limit",
+        quota="retrying|quota",
+        error="retrying|Internal",
+        overloaded="retrying",
+    ),
 )
 MISSING: dict[str, str] = {}

@@ -6,13 +6,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agents.scenarios.common import LONG, MCP_SERVER, PROJECT, RM, URL, call, failures
+from agents.scenarios.common import COLORS, LONG, MCP_SERVER, NEWER, PROJECT, RM, URL, call, failures
 from agents.scenarios.scenario import Scenario, change_json
 
 Asking = partial(Scenario, args=("--approval-mode", "default"), files=PROJECT)
 MENU = r"[›●❯] 1\. "
 shell = partial(call, "run_shell_command", description="Runs a command", is_background=False)
-COLORS = [{"label": "Red", "description": "Like fire"}, {"label": "Blue", "description": "Like water"}]
 
 
 def with_mcp(home: Path, work: Path, url: str) -> None:
@@ -29,6 +28,11 @@ def without_trust(home: Path, work: Path, url: str) -> None:
 def without_auth(home: Path, work: Path, url: str) -> None:
     """Choose no way to sign in."""
     change_json(home / ".qwen" / "settings.json", security=None)
+
+
+def with_updates(home: Path, work: Path, url: str) -> None:
+    """Look for updates."""
+    change_json(home / ".qwen" / "settings.json", general={"enableAutoUpdate": True, "disableAutoUpdate": None})
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -63,9 +67,17 @@ SCENARIOS: tuple[Scenario, ...] = (
         kind="login",
         prepare=without_auth,
         env={"OPENAI_API_KEY": None, "OPENAI_BASE_URL": None, "OPENAI_MODEL": None},
-        shows=MENU,
+        shows="Connect a Provider",
     ),
-    Asking(kind="theme", steps=(("Type your message", "/theme"), ("> /theme", "\r")), shows=MENU),
-    *failures(Asking, refused_key="key", limit=".", quota=".", error=".", overloaded="."),
+    Asking(kind="theme", steps=(("Type your message", "/theme"), ("> /theme", "\r")), shows="Select Theme"),
+    Asking(kind="update", prepare=with_updates, env=NEWER, shows="update available|Update"),
+    *failures(
+        Asking,
+        refused_key="API Error|401",
+        limit="esc to cancel",  # it waits for the end of the limit, and its screen tells nothing
+        quota="Retrying in",
+        error="API Error",
+        overloaded="API Error",
+    ),
 )
 MISSING: dict[str, str] = {}

@@ -31,7 +31,7 @@ class Scenario:
     args: tuple[str, ...] = ()
     """More arguments of the program."""
     env: Mapping[str, str | None] = field(default_factory=dict)
-    """Changes of the environment. None removes a variable."""
+    """Changes of the environment: `{url}` is the address of the fake model, and None removes a variable."""
     key: str = "fake-key"
     """The key of the model. The fake model refuses a key that begins with `bad`."""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from midwatch.agents.acp.desk import Desk
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.link import Gone, Link
 from midwatch.agents.acp.options import AcpOptions
-from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
+from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks, tell_reasons
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
@@ -31,6 +31,7 @@ from midwatch.programs.process import Program
 VERSION = 1  # version of the protocol
 BULK = 200_000  # characters of an update above which it is handled in a thread
 WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "plan")  # only an agent with a prompt sends these
+MOST_REASONS = 10  # how often a turn tells the agent why people denied its actions
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -42,9 +43,14 @@ class Stopped(Exception):
 class AcpConversation:
     """One session with one agent."""
 
-    def __init__(self, agent: ProgramAgent[AcpOptions], profile: Profile, session: Session) -> None:
+    def __init__(
+        self, agent: ProgramAgent[AcpOptions], profile: Profile, session: Session, patience: float = 30.0
+    ) -> None:
+        """`patience` is how many seconds the agent may wait by itself for the end of a usage limit."""
         self._agent = agent
         self._profile = profile
+        self._patience = patience
+        self._version: str | None = None
         self._session = session
         self._thread = session.thread_id
         self._link: Link | None = None
@@ -140,7 +146,7 @@ class AcpConversation:
     async def _start(self, turn: Turn, program: Program) -> Link:
         if problem := self._agent.find_problem(program):
             raise AgentError(problem)
-        link = self._link = Link(program, self, self._note_life)
+        link = self._link = Link(program, self, self._note_life, self._profile.waits)
         await link.open(turn)
         self._desk = Desk(program)
         client = {"name": "midwatch", "title": "midwatch", "version": __version__}
@@ -155,6 +161,7 @@ class AcpConversation:
                 f"speaks version {VERSION}; install another version of the agent: {self._profile.install}."
             )
         self._can = get_dict(answer, "agentCapabilities")
+        self._version = get_text(answer, "agentInfo", "version") or None
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
@@ -293,15 +300,36 @@ class AcpConversation:
     # -- the prompt ----------------------------------------------------------------------------------------------
 
     async def _prompt(self, turn: Turn, link: Link, *, known: bool) -> TurnResult:
-        from acp import RequestError
-
+        """Send the prompt of the turn, and then the reasons of people who denied actions of the agent."""
         prompt = self._earlier + build_prompt(turn, known=known)
-        request = {"sessionId": self._id, "prompt": make_blocks(prompt, link.program.workdir)}
         transcript = self._transcript = Transcript(message_id(turn), self._profile.asides, self._asides)
         self._ledger.begin()
         if self._stopped.is_set():
             raise Stopped
         noise = link.lines.noise
+        answer = await self._exchange(turn, link, prompt, transcript)
+        for _ in range(MOST_REASONS):
+            reasons = transcript.take_reasons()
+            if not reasons or self._stopped.is_set() or turn.over_budget():
+                break
+            await self._emit_in_order(transcript.begin_again())
+            answer = await self._exchange(turn, link, tell_reasons(reasons), transcript)
+        if link.lines.noise > noise:
+            lines = link.lines.noise - noise
+            text = f"{self._agent.name} wrote {lines} lines that are not protocol messages: {link.lines.first_noise}"
+            await self._emit_in_order([AgentFault(message=text, level="warning")])
+        result, last_events = judge_answer(
+            self._agent.name, self._profile, answer, transcript, stopped=self._stopped.is_set(),
+            now=SystemClock().now(), version=self._version, printed=link.lines.last_lines(),
+        )  # fmt: skip
+        await self._emit_in_order(last_events)
+        return replace(result, thread_id=self._id, usage=self._ledger.usage())
+
+    async def _exchange(self, turn: Turn, link: Link, prompt: str, transcript: Transcript) -> Mapping[str, Any]:
+        """Send one prompt, and return the agent's answer when the agent has worked on it."""
+        from acp import RequestError
+
+        request = {"sessionId": self._id, "prompt": make_blocks(prompt, link.program.workdir)}
         self._prompting = True
         try:
             answer = await self._wait_for_answer(link, link.ask("session/prompt", request))
@@ -314,14 +342,7 @@ class AcpConversation:
         await self._note_taken(turn)
         await self._end(transcript, cut_off=answer.get("stopReason") == "cancelled")
         await self._emit_in_order(self._ledger.finish(answer, transcript))
-        if link.lines.noise > noise:
-            lines = link.lines.noise - noise
-            text = f"{self._agent.name} wrote {lines} lines that are not protocol messages: {link.lines.first_noise}"
-            await self._emit_in_order([AgentFault(message=text, level="warning")])
-        name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
-        result, last_events = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
-        await self._emit_in_order(last_events)
-        return replace(result, thread_id=self._id, usage=self._ledger.usage())
+        return answer
 
     async def _note_taken(self, turn: Turn) -> None:
         """Keep the agent's session once the agent has taken a prompt that tells what was said before.
@@ -345,30 +366,47 @@ class AcpConversation:
     async def _wait_for_answer(self, link: Link, request: Awaitable[T]) -> T:
         """Wait for the agent's answer to the prompt and return it.
 
-        Raise AgentError if the agent is silent for longer than `idle_limit`. The time in which the agent waits for a
-        person does not count.
+        Raise AgentError if the agent is silent for longer than `idle_limit`, and UsageLimit if it waits by itself for
+        the end of a usage limit. The time in which the agent waits for a person does not count.
         """
-        limit = self._agent.options.idle_limit
         answer = asyncio.ensure_future(request)
         stop: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
+        link.errors.limit = None
         self._note_life()
         self._asked_at = self._heard_at
         try:
             while not answer.done():
+                limit = self._allowed_silence(link)
                 quiet = 0.0 if self._waiting else time.monotonic() - self._heard_at
                 if quiet >= limit:
                     await self._end_process()
-                    raise AgentError(
-                        f"{self._agent.name} sent nothing for {duration(limit)}, so midwatch ended it; retry the task, "
-                        f"or increase agents.{self._agent.name}.idle_limit if the work needs longer."
-                    )
-                waiting = {answer} if stop.done() else {answer, stop}
+                    raise self._explain_silence(link, limit)
+                link.errors.news.clear()
+                news: asyncio.Future[Any] = asyncio.ensure_future(link.errors.news.wait())
+                waiting = {answer, news} if stop.done() else {answer, news, stop}
                 done, _ = await asyncio.wait(waiting, timeout=limit - quiet, return_when=asyncio.FIRST_COMPLETED)
+                await cancel(news)
+                if news in done:  # its wait begins now
+                    self._note_life()
                 if stop in done:
                     await link.tell("session/cancel", {"sessionId": self._id})
             return answer.result()
         finally:
             await cancel(answer, stop)
+
+    def _allowed_silence(self, link: Link) -> float:
+        """Return the seconds that the agent may be silent now."""
+        idle = self._agent.options.idle_limit
+        return idle if link.errors.limit is None else min(self._patience, idle)
+
+    def _explain_silence(self, link: Link, seconds: float) -> AgentError:
+        name, why = self._agent.name, link.errors.limit
+        if why is not None:
+            return convert_fault(name, 0, why, None, SystemClock().now(), sign_in=self._profile.program.sign_in)
+        return AgentError(
+            f"{name} sent nothing for {duration(seconds)}, so midwatch ended it; retry the task, or increase "
+            f"agents.{name}.idle_limit if the work needs longer."
+        )
 
     async def _explain_death(self, link: Link) -> MidwatchError:
         interrupted = link.child is not None and link.child.interrupted
@@ -384,6 +422,9 @@ class AcpConversation:
         Ignore updates of other sessions. While a session is being resumed, read only the model and the cost.
         """
         update = params.get("update")
+        if self._transcript is not None and self._prompting:
+            self._transcript.drift.need(params, "sessionId", kind=str)
+            self._transcript.drift.need(params, "update", kind=dict)
         if not isinstance(update, dict) or params.get("sessionId") not in (self._id, self._resuming):
             return
         self._ledger.note(update)
@@ -391,6 +432,8 @@ class AcpConversation:
             return
         if update.get("sessionUpdate") in WORK:
             await self._note_taken(self._turn)
+            if self._link is not None:
+                self._link.errors.limit = None
         async with self._emitting:
             transcript = self._transcript
             if _measure_diffs(update) > BULK:
@@ -398,6 +441,11 @@ class AcpConversation:
             else:
                 payloads = transcript.update(update, more=more)
             await self._emit(payloads)
+
+    def note_unknown(self, method: str) -> None:
+        """Count a notification that midwatch does not know, as `link.Host` describes."""
+        if self._transcript is not None and self._prompting:
+            self._transcript.drift.miss(method)
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
         """Answer a request of the agent, as `link.Host` describes."""
@@ -430,7 +478,7 @@ class AcpConversation:
             if answer is None:
                 return CANCELLED
             if not answer.granted:
-                transcript.refuse(tool, answer.why or answer.status)
+                transcript.refuse(tool, answer)
             choice = questions.choose_option(answer, offered)
             return {"outcome": {"outcome": "selected", "optionId": choice.id}} if choice else CANCELLED
 

@@ -20,6 +20,8 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     kind = "acp"
     options_class = AcpOptions
+    limit_patience = 30.0
+    """Seconds for which an agent may wait by itself for the end of a usage limit; then its task waits without it."""
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
     @property
@@ -38,7 +40,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     async def open(self, session: Session) -> AcpConversation:
         """Open a conversation. The program starts with the first turn."""
-        return AcpConversation(self, self.profile, session)
+        return AcpConversation(self, self.profile, session, self.limit_patience)
 
     def command_line(self) -> tuple[str, ...]:
         """Return the program and its arguments."""

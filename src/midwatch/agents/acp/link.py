@@ -7,6 +7,7 @@ sends updates faster than midwatch can store them has to wait.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,19 +15,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from midwatch.agents.acp.faults import last_words
+from midwatch.agents.acp.waiting import ErrorLog
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import Child, Output, Program, describe_exit
+from midwatch.programs.process import Child, Program, describe_exit
 
 if TYPE_CHECKING:
     from acp.connection import Connection
 
 LONGEST_LINE = 64_000_000
-ERROR_LIMIT = 100_000
 MOST_REQUESTS = 64  # requests of an agent that are answered at the same time
 LARGEST_ID = 2**63
 UPDATE = "session/update"
+EXTENSION = ("_", "$/")  # methods outside the protocol begin so
 
 
 class Host(Protocol):
@@ -38,6 +40,10 @@ class Host(Protocol):
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
         """Answer a request of the agent, or raise RequestError."""
+        ...
+
+    def note_unknown(self, method: str) -> None:
+        """Handle a notification of the agent that midwatch does not know."""
         ...
 
 
@@ -90,10 +96,12 @@ class Wire:
 class Link:
     """A running agent that answers requests."""
 
-    def __init__(self, program: Program, host: Host, on_data: Callable[[], None]) -> None:
+    def __init__(
+        self, program: Program, host: Host, on_data: Callable[[], None], waits: re.Pattern[str] | None = None
+    ) -> None:
         self.program = program
         self.lines = Lines(on_data, LONGEST_LINE, strict=True)
-        self.errors = Output(ERROR_LIMIT)
+        self.errors = ErrorLog(waits)
         self.over = asyncio.Event()
         self._host = host
         self.child: Child | None = None  # the process, once it is started
@@ -181,7 +189,9 @@ class Link:
 
     async def _serve(self, method: str, params: Any, notification: bool) -> Any:
         if notification:
-            return None  # unknown notifications are ignored
+            if not method.startswith(EXTENSION):
+                self._host.note_unknown(method)
+            return None
         assert self._wire is not None
         try:
             return await self._host.serve(method, params if isinstance(params, dict) else {})

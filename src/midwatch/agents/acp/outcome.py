@@ -10,12 +10,13 @@ from typing import Any
 
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.profiles import Profile
-from midwatch.agents.acp.questions import is_inside
 from midwatch.agents.acp.updates import Transcript, read_tokens
+from midwatch.agents.streams.drift import MARK, make_drift_error
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
+from midwatch.agents.tool_question import is_inside
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import TurnResult, Usage
-from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
+from midwatch.domain.event import AgentFault, LlmResponse, MessageUpdate, Payload
 
 NAMED_FILE = re.compile(r"^@(/.*\S)\s*$", re.MULTILINE)
 MOST_FILES = 50
@@ -79,18 +80,20 @@ class Ledger:
         if transcript.usage:
             self._used = dict(transcript.usage)
             return []
-        self._used = read_tokens(get_dict(answer, "usage")) or read_tokens(get_dict(quota, "token_count"))
+        used = read_tokens(get_dict(answer, "usage")) or read_tokens(get_dict(quota, "token_count"))
         if self._running_total:
-            totals, self._totals = self._totals, dict(self._used)
-            self._used = {name: count - totals.get(name, 0) for name, count in self._used.items()}
-            if min(self._used.values(), default=0) < 0 or not any(self._used.values()):
-                self._used = {}
+            totals, self._totals = self._totals, dict(used)
+            used = {name: count - totals.get(name, 0) for name, count in used.items()}
+            if min(used.values(), default=0) < 0 or not any(used.values()):
+                used = {}
         elif answer.get("stopReason") == "cancelled":
-            self._used = {}  # some agents report the usage of an earlier turn here
-        if not self._used:
+            used = {}  # some agents report the usage of an earlier turn here
+        if not used:
             return []
+        for name, count in used.items():  # a turn may have several prompts
+            self._used[name] = self._used.get(name, 0) + count
         reason = get_text(answer, "stopReason") or None
-        return [LlmResponse(model=self.model, usage=self._used, finish_reason=reason)]
+        return [LlmResponse(model=self.model, usage=used, finish_reason=reason)]
 
     def usage(self) -> Usage:
         """Return the usage of the turn."""
@@ -105,12 +108,27 @@ class Ledger:
         )  # fmt: skip
 
 
+def tell_reasons(reasons: list[tuple[str, str]]) -> str:
+    """Return the prompt that tells the agent why a person denied its actions."""
+    denied = "\n".join(f"- {label!r}: {why}" for label, why in reasons)
+    return f"A person denied these actions of yours and gave these reasons:\n{denied}\nGo on with the task accordingly."
+
+
 def judge_answer(
-    agent: str, profile: Profile, answer: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
+    agent: str,
+    profile: Profile,
+    answer: Mapping[str, Any],
+    transcript: Transcript,
+    *,
+    stopped: bool,
+    now: int,
+    version: str | None = None,
+    printed: str = "",
 ) -> tuple[TurnResult, list[Payload]]:
     """Return the result of the turn. For a failed turn, also return an event with the agent's last text.
 
-    Raise AgentError if the answer is only the text of an error.
+    Raise AgentError if the answer is only the text of an error. If there is no answer, because the updates of this
+    version of the agent were not understood, the result has the lines that the agent `printed`.
     """
     text, reason = transcript.text, str(answer.get("stopReason"))
     messages: list[Payload] = []
@@ -131,4 +149,13 @@ def judge_answer(
             raise problem
     if denied and not transcript.spoke_last:
         return TurnResult(outcome="error", error=f"{agent} stopped without an answer; denied actions: {denied}."), []
+    transcript.drift.need_text(answer, "stopReason")
+    drift = transcript.drift.describe()
+    if drift and not text:
+        program, why = profile.argv[0] if profile.argv else agent, f"it has no text; {drift}"
+        problem = make_drift_error(program, version, profile.versions, why)
+        return TurnResult(text=printed, outcome="error", error=str(problem)), []
+    if transcript.drift.missing:
+        messages = [AgentFault(message=f"a part of what {agent} sent {MARK}: {drift}", level="warning")]
+        return TurnResult(text=text), messages
     return TurnResult(text=text), []

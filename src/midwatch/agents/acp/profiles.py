@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from midwatch.agents.known import KNOWN, UNKNOWN, KnownProgram
+from midwatch.agents.streams.drift import Versions
+from midwatch.agents.streams.opencode import LOGGED_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,8 @@ class Profile:
     faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
     doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error only if they contain a known fault
     own_files: bool = False  # whether it opens files itself, because it misunderstands the error for a missing file
+    waits: re.Pattern[str] | None = None  # a line of its log about a failed model call that it tries again
+    versions: Versions | None = None  # versions of the agent or its adapter that midwatch was tested with
     running_total: bool = False  # whether the reported tokens are those of all turns so far
 
     @property
@@ -41,12 +45,14 @@ _ALL = (
         adapter="npm install -g @agentclientprotocol/claude-agent-acp",
         mode="default",
         faults=_patterns(r"API Error: .*", r"Not logged in.*"),
+        versions=Versions("0.99.0", "0.99.0"),
     ),
     Profile(
         program=KNOWN["codex"],
         argv=("codex-acp",),
         adapter="npm install -g @agentclientprotocol/codex-acp",
         mode="read-only",
+        versions=Versions("0.16.0", "2.6.0"),
         asides=_patterns(
             r"Model metadata for `[^`]*` not found\..*",
             r"Under-development features enabled: .*",
@@ -54,15 +60,28 @@ _ALL = (
             r"Long threads and multiple compactions .*",
         ),
     ),
-    Profile(program=KNOWN["gemini"], argv=("gemini", "--acp"), mode="default", model_argument="-m", own_files=True),
-    Profile(program=KNOWN["opencode"], argv=("opencode", "acp")),
+    Profile(
+        program=KNOWN["gemini"],
+        argv=("gemini", "--acp"),
+        mode="default",
+        model_argument="-m",
+        own_files=True,
+        versions=Versions("0.61.0", "0.61.0"),
+    ),
+    Profile(
+        program=KNOWN["opencode"],
+        argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
+        waits=LOGGED_ERROR,
+        versions=Versions("1.18.33", "1.18.33"),
+    ),
     Profile(
         program=KNOWN["goose"],
         argv=("goose", "acp"),
         mode="approve",
         faults=_patterns(r"(.*\n)?Ran into this error: .*"),
+        versions=Versions("1.52.0", "1.52.0"),
     ),
-    Profile(program=KNOWN["qwen"], argv=("qwen", "--acp"), mode="default"),
+    Profile(program=KNOWN["qwen"], argv=("qwen", "--acp"), mode="default", versions=Versions("0.24.4", "0.24.4")),
     Profile(
         program=KNOWN["copilot"],
         argv=("copilot", "--acp"),
@@ -70,6 +89,7 @@ _ALL = (
         faults=_patterns(r".*\bError: Failed to get response from the AI model.*"),
         doubtful=_patterns(r"Error: .*"),
         running_total=True,
+        versions=Versions("1.0.102", "1.0.102"),
     ),
 )
 PROFILES: Mapping[str, Profile] = {profile.program.name: profile for profile in _ALL}

@@ -17,9 +17,10 @@ import orjson
 
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.patch import patch
+from midwatch.agents.streams.drift import Drift, Words
 from midwatch.agents.streams.reading import find_paths, get, get_count, get_dict, get_dicts, get_text, guess_kind
 from midwatch.domain import event as events
-from midwatch.domain.agent import QuestionKind
+from midwatch.domain.agent import Answer, QuestionKind
 from midwatch.domain.event import Payload
 
 Json = Mapping[str, Any]
@@ -36,6 +37,14 @@ IGNORED = (
     "user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
     "session_info_update", "usage_update", "plan_removed",
 )  # fmt: skip
+WORDS = Words.of(
+    fields="content text messageId entries plan planId id priority status toolCallId title name locations path line "
+    "oldText newText terminalId resource uri mimeType data blob size description annotations",
+    types="agent_message_chunk agent_thought_chunk plan plan_update tool_call tool_call_update text image audio "
+    "resource resource_link content diff terminal",
+    free="_meta rawInput rawOutput kind",
+    type_fields="sessionUpdate type",
+)
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
 TOOL_KINDS = frozenset(get_args(QuestionKind)) - {"choice", "other"}
 TOKEN_NAMES = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
@@ -78,7 +87,8 @@ class Transcript:
         self.tools: dict[str, Tool] = {}
         self.usage: dict[str, int] = {}
         self.model: str | None = None
-        self.unknown: set[str] = set()  # kinds of updates that midwatch does not know
+        self.drift = Drift(WORDS)
+        self.reasons: list[tuple[str, str]] = []  # denied actions and a person's reasons, which the agent does not know
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
@@ -127,10 +137,21 @@ class Transcript:
         tool = self._merge(call)
         return tool, [*payloads, *self._start(tool)]
 
-    def refuse(self, tool: Tool, why: str) -> None:
+    def refuse(self, tool: Tool, answer: Answer) -> None:
         """Note that a tool call was denied, and why. The agent may never report the end of that call."""
-        tool.denied = why
+        tool.denied = answer.why or answer.status
         self.denied.append(tool)
+        if answer.by_person and answer.why:
+            self.reasons.append((tool.label, answer.why))
+
+    def take_reasons(self) -> list[tuple[str, str]]:
+        """Return the reasons that the agent does not know yet. The next call does not return them again."""
+        reasons, self.reasons = self.reasons, []
+        return reasons
+
+    def begin_again(self) -> list[Payload]:
+        """Return the events that end the text so far as a message, before another prompt of the same turn."""
+        return list(self._break())
 
     def end(self, *, cut_off: bool = False) -> list[Payload]:
         """Return the events that end open thoughts and tool calls when the turn ends.
@@ -148,6 +169,9 @@ class Transcript:
     # -- kinds of updates ----------------------------------------------------------------------------------------
 
     def _update(self, update: Json) -> Iterator[Payload]:
+        if update.get("sessionUpdate") in IGNORED:
+            return
+        self.drift.count(update)
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 yield from self._add_text(update)
@@ -157,12 +181,15 @@ class Transcript:
                 yield from self._plan(update)
             case "tool_call" | "tool_call_update":
                 yield from self._tool(update)
-            case other if other not in IGNORED:
-                self.unknown.add(str(other)[:50])
+            case None:
+                self.drift.miss("sessionUpdate")
 
     def _add_text(self, update: Json) -> Iterator[Payload]:
         yield from self._add_usage(update)
-        text = _content_text(update.get("content"))
+        content = self.drift.need(update, "content", kind=Mapping)
+        if get(content, "type") == "text":
+            self.drift.need_text(content, "text")
+        text = _content_text(content)
         if not text:
             return
         if any(aside.fullmatch(text.strip()) for aside in self._asides):
@@ -202,7 +229,7 @@ class Transcript:
 
     def _tool(self, update: Json) -> Iterator[Payload]:
         if not isinstance(update.get("toolCallId"), str):
-            self.unknown.add("tool call without id")
+            self.drift.miss("toolCallId")
             return
         if update["toolCallId"] not in self.tools:
             yield from self._break()

@@ -128,10 +128,15 @@ class NotUnderstood(AgentError):
     """Raised when the stream of a program was not understood, so that its answer cannot be trusted."""
 
 
-def make_drift_error(program: str, found: str | None, versions: Versions, why: str) -> NotUnderstood:
-    """Return the error of a turn whose stream was not understood."""
+def make_drift_error(program: str, found: str | None, versions: Versions | None, why: str) -> NotUnderstood:
+    """Return the error of a turn whose stream was not understood. `versions` is None for an unknown program."""
+    remedy = f"midwatch was not tested with {program}; update midwatch or {program}."
+    if versions is not None:
+        remedy = (
+            f"midwatch was tested with {program} {versions}; update midwatch, or install that version of {program}, "
+            "and see `midwatch doctor`."
+        )
     return NotUnderstood(
-        f"the stream of {program} {found or 'of unknown version'} {MARK}: {why}. midwatch was tested with {program} "
-        f"{versions}; update midwatch, or install that version of {program}, and see `midwatch doctor`. What it "
-        "printed is kept as the result."
+        f"the stream of {program} {found or 'of unknown version'} {MARK}: {why}. {remedy} What it printed is kept as "
+        "the result."
     )

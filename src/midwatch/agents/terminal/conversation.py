@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import uuid
 from collections import Counter
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
-from midwatch.agents.terminal.dialog import Dialog, read_dialog
-from midwatch.agents.terminal.extract import extract_reply
+from midwatch.agents.earlier import tell_earlier
+from midwatch.agents.terminal import meaning
+from midwatch.agents.terminal.dialog import Dialog
+from midwatch.agents.terminal.extract import extract_reply, read_lines
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
-from midwatch.agents.terminal.sending import clean, send
+from midwatch.agents.terminal.sending import clean, empty_box, send
 from midwatch.agents.terminal.status import Reading
-from midwatch.base.errors import AgentError, Conflict
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import AgentError, Conflict, UsageLimit
 from midwatch.domain.agent import Interrupt, ProgramOwner, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
@@ -32,6 +36,7 @@ ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
+LONGEST_EARLIER = 8_000  # characters of the earlier conversation that are typed into a terminal
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -47,11 +52,14 @@ class TerminalConversation:
         self._exits = exits
         self._session = session
         self._thread = session.thread_id
+        self._new = True  # whether the program has no record of the conversation
         self._live: Live | None = None
+        self._root: str | None = None  # the directory of the program
         self._watching: asyncio.Task[None] | None = None
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
         self._interrupted: Interrupt | None = None
+        self._denied: list[str] = []  # actions of this turn that a person did not allow
         self._closed = False
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -63,7 +71,7 @@ class TerminalConversation:
 
     async def turn(self, turn: Turn) -> TurnResult:
         """Send the prompt, wait until the agent is idle again, and read its reply from the terminal."""
-        self._turn, self._interrupted = turn, None
+        self._turn, self._interrupted, self._denied = turn, None, []
         try:
             await self.start(turn)
             await self._wait_until_idle(turn, START_SECONDS)
@@ -154,14 +162,17 @@ class TerminalConversation:
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
             raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
-        if thread is None or not profile.resume_argv:
+        self._new = thread is None or not profile.resume_argv
+        if self._new:
             argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
         else:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
+        program = self._agent.program(filled, turn.workdir or self._session.workdir)
+        self._root = os.path.realpath(program.workdir)
         try:
-            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(program, turn)
         except BaseException:
             await live.end()
             live.free()
@@ -191,24 +202,36 @@ class TerminalConversation:
         code = await live.wait_for_end()
         screen = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=screen))
+        if found := meaning.find_at_exit(live.profile, screen):
+            return meaning.make_problem(live.profile, found, SystemClock().now())
         lines = last_lines(live.screen.read())
         return AgentError(f"{Path(self._profile.argv[0]).name} {describe_exit(code)}" + (f": {lines}" if lines else ""))
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
+    async def _tell_earlier(self, turn: Turn) -> str:
+        """Return the earlier conversation for a coding agent that was started without it; "" for other programs."""
+        if not self._new or self._agent.options.profile == "custom":
+            return ""
+        name = self._agent.name
+        return await tell_earlier(turn, name, "its program was started anew", most=LONGEST_EARLIER, imported=False)
+
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
-        prompt = clean(build_prompt(turn, known=self._thread is not None))
+        earlier = await self._tell_earlier(turn)
+        prompt = clean(earlier + build_prompt(turn, known=self._thread is not None or bool(earlier)))
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
-        def read_reply() -> str:
+        def read_text() -> str:
             text = live.screen.read(first if first < live.screen.height else 0)
-            if not live.profile.box:
-                text = text.removesuffix(live.watch.prompt_line.rstrip())
-            return extract_reply(text, prompt, live.profile)
+            return text if live.profile.box else text.removesuffix(live.watch.prompt_line.rstrip())
+
+        def read_reply() -> str:
+            return extract_reply(read_text(), prompt, live.profile)
 
         try:
             await send(live, prompt)  # earlier text on the screen is not part of the reply
+            self._new = False
             showing = asyncio.create_task(self._show_reply(turn, live, read_reply))
             try:
                 await self._keep_thread(turn, live)
@@ -223,9 +246,21 @@ class TerminalConversation:
                 showing.cancel()
                 with suppress(asyncio.CancelledError):
                     await showing
+            self._judge(live, read_lines(read_text(), prompt, live.profile))
             return TurnResult(text=read_reply(), thread_id=self._thread)
+        except AgentError:
+            await empty_box(live, prompt)
+            raise
         finally:
             live.record(False)
+
+    def _judge(self, live: Live, lines: list[str]) -> None:
+        """Raise the error of a turn whose reply ends with the message of a failure."""
+        report = live.watch.report
+        if found := meaning.find_in_reply(live.profile, lines, report, denied=bool(self._denied)):
+            raise meaning.make_problem(live.profile, found, SystemClock().now(), self._denied)
+        if self._denied and report.state == "idle":  # after an answer it would be `done`
+            raise meaning.explain_stop(live.profile, self._denied)
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
         """Wait until the agent waits for a prompt. If a question appears on the screen, ask people.
@@ -234,8 +269,16 @@ class TerminalConversation:
         """
         live = self._live
         assert live is not None
+        loop, waiting = asyncio.get_running_loop(), meaning.LimitWait(live.profile)
+
+        def find_problem() -> meaning.Found | UsageLimit | None:
+            shown = live.watch.shown
+            found = meaning.find_on_screen(live.profile, shown)
+            return found or waiting.check(shown, loop.time(), SystemClock().now())
 
         def is_over(reading: Reading) -> bool:
+            if find_problem():
+                return True
             # if the profile has a sign for idle, an empty screen means that the program has not started yet
             if reading.state == "idle":
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
@@ -246,6 +289,8 @@ class TerminalConversation:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
                 raise await self._report_exit(turn, live)
+            if problem := find_problem():
+                raise await self._stop(live, problem)
             if self._is_abandoned or (self._interrupted and reading.state == "idle"):
                 raise AgentError("the turn was interrupted.")
             if reading.state == "idle":
@@ -259,6 +304,20 @@ class TerminalConversation:
             if questions[question.text] > MOST_REPEATS:
                 raise AgentError(f"the program asks the same question again and again: {question.text}")
             await self._ask(turn, live, question)
+
+    async def _stop(self, live: Live, problem: meaning.Found | UsageLimit) -> AgentError:
+        """Close the screen that tells of a failure, or stop a program that waits for too long. Return the error."""
+        keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
+        if keys:
+            await live.stand_still(PAINT_SECONDS)
+            live.type(keys)
+            await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
+        if isinstance(problem, UsageLimit):
+            return problem
+        report = live.watch.report
+        if report.state == "error" and report.message:
+            problem = problem._replace(text=report.message)  # it tells more than the screen
+        return meaning.make_problem(live.profile, problem, SystemClock().now())
 
     def _check_known(self, live: Live, reading: Reading) -> None:
         """Raise AgentError if the screen is unknown. It may show a question, which the key Enter would answer."""
@@ -274,13 +333,15 @@ class TerminalConversation:
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
         """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
-        asking = asyncio.create_task(turn.ask(dialog.question()))
+        asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
         closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 return
             answer = asking.result()
+            if not answer.granted:
+                self._denied.append(meaning.name_action(dialog.question(), answer))
             keys = dialog.keys(answer)
             if keys is not None:
                 live.type(keys)
@@ -296,12 +357,10 @@ class TerminalConversation:
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
             known = not profile.asking or profile.find(profile.asking, shown) is not None
-            return reading.state != "asking" or (
-                known and reading.certain and bool(read_dialog(profile, shown).options)
-            )
+            return reading.state != "asking" or (known and reading.certain and bool(live.watch.read_dialog().options))
 
         await live.until(visible, PAINT_SECONDS)
-        return read_dialog(live.profile, live.watch.shown)
+        return live.watch.read_dialog()
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
         """Store the thread id with which the agent can resume this conversation."""

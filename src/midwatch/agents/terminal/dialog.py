@@ -1,4 +1,8 @@
-"""Questions on the screen of a terminal agent: their text, their choices, and the keys for the choices."""
+"""Questions on the screen of a terminal agent: their text, their subject, their choices, and the keys for the choices.
+
+A dialog is the last thing on the screen. If the profile describes the dialogs of its program, a menu needs a frame
+above it, a mark before its current choice, and nothing but its footer below: text of a reply is no dialog.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import re
 from typing import NamedTuple
 
 from midwatch.agents.terminal.profile import Profile
+from midwatch.agents.terminal.subject import Subject, measure, read_subject
+from midwatch.agents.tool_question import make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
 NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes)", re.I)
 ALWAYS = re.compile(r"(always|don.t ask|all |every|session|remember|auto)", re.I)
-RUNS = re.compile(r"\b(run|execute|execution|command|bash|shell)\b", re.I)
-MOST_LINES = 20
+MOST_LINES = 60
 RULE = re.compile(r"^[ ╭┌]*[─━═╌]{10,}[ ╮┐]*$")
 UNFRAMED = str.maketrans("│┃║|", "    ")
 UNCHOSEN = " ○◯"
@@ -28,56 +33,115 @@ class Option(NamedTuple):
 
 
 class Dialog(NamedTuple):
-    """A question on the screen. If `options` is empty, only a person at the terminal can answer the question."""
+    """A question on the screen. If `options` is empty, only a person at the terminal can answer the question.
+
+    `framed` tells whether the dialog has everything that the profile demands of a menu.
+    """
 
     text: str
     options: tuple[Option, ...]
+    subject: Subject = Subject()
+    framed: bool = False
+    refuse: str = ""
 
-    def question(self) -> Question:
-        """Return the question to ask a person."""
+    def question(self, root: str | None = None) -> Question:
+        """Return the question to ask a person. `root` is the directory of the program."""
         choices = tuple(option.choice for option in self.options) or BY_HAND
-        return Question(text=self.text, choices=choices, kind="execute" if RUNS.search(self.text) else "other")
+        kind, tool, command, path, url, diff, readable, certain = self.subject
+        if not readable:
+            return Question(text=self.text, choices=choices, kind=kind, tool=tool, risk="high", root=root)
+        topic = command or path or url
+        paths = () if path is None else (path if root is None else make_absolute(path, root),)
+        return Question(
+            text=word_question(kind, topic) if topic and kind in ("execute", "edit", "read", "fetch") else self.text,
+            choices=choices, kind=kind, tool=tool, command=command, paths=paths, diff=diff,
+            risk=None if kind == "choice" else rate_risk(kind, command, paths, root or "/"), root=root, certain=certain,
+        )  # fmt: skip
 
     def keys(self, answer: Answer) -> str | None:
-        """Return the keys that give this answer, or None if no option fits."""
+        """Return the keys that give this answer, or None if no option fits. An option for one time is preferred."""
         for option in self.options:
             if option.choice.name == answer.choice:
                 return option.keys
-        return next((o.keys for o in self.options if o.choice.allows == answer.granted), None)
+        fitting = [option for option in self.options if option.choice.allows == answer.granted]
+        fitting.sort(key=lambda option: option.choice.kind.endswith("always"))
+        return fitting[0].keys if fitting else (self.refuse or None) if not answer.granted else None
 
 
-def read_dialog(profile: Profile, shown: str) -> Dialog:
-    """Return the question in `shown`, the last rows of a screen."""
-    raw = shown.split("\n")
-    lines = [line.strip(FRAME) for line in raw]
+def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 0) -> Dialog:
+    """Return the question in `shown`, the last rows of a screen with so many columns.
+
+    The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
+    """
+    rows = [row.rstrip() for row in shown.rstrip().split("\n")]
     if profile.answers:
-        options = tuple(Option(Choice(name, _judge_kind(name)), keys) for name, keys in profile.answers.items())
-        return Dialog(_read_text_above(raw, len(raw)), options)
-    first, choices = _read_choices(profile, lines)
-    if not choices:
-        first, choices = _read_menu(profile, raw)
-    return Dialog(
-        _read_text_above(raw, first), tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in choices)
-    )
+        first, options = len(rows), tuple((keys, name) for name, keys in profile.answers.items())
+        complete = True
+    else:
+        first, end, found = _read_choices(profile, rows, columns)
+        complete = _is_menu(profile, rows, first, end)
+        if not found or (profile.dialogs and not complete):
+            first, end, found = _read_menu(profile, rows)
+            complete = _is_menu(profile, rows, first, end) and _has_footer(profile, rows[end:])
+        if profile.dialogs and not complete:
+            first, found = len(rows), []
+        options = tuple(found)
+    top = _find_top(profile, rows, first)
+    text = "\n".join(row.strip(FRAME) for row in rows[max(top or 0, first - MOST_LINES) : first] if row.strip(FRAME))
+    named = tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in options)
+    if top is None or not options:
+        return Dialog(text, named, refuse=profile.refuse)
+    body = "".join(f"{row}\n" for row in rows[top:first])
+    subject = read_subject(profile, body, "\n".join(rows[first:]), columns)
+    if top < hidden:
+        subject = subject._replace(certain=False)
+    return Dialog(text, named, subject, complete, profile.refuse)
 
 
-def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Read the last numbered list of choices. Return the number of its first line, and each choice as keys and text."""
+def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
+    """Return the number of the first row of a dialog that ends above row `end`, or None if its frame is missing."""
+    frame = profile.frame or (RULE.pattern if not profile.dialogs else "")
+    top = next((at + 1 for at in range(end - 1, -1, -1) if re.search(frame, rows[at])), None) if frame else 0
+    return top if top is not None or profile.dialogs else 0
+
+
+def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
+    """Return whether rows `first` to `end` can be a menu: one row has a mark, and only a footer is below."""
+    marks = [row for row in rows[first:end] if re.match(profile.pointer, row.translate(UNFRAMED))]
+    below = [row for row in rows[end:] if row.strip(FRAME)]
+    return len(marks) == 1 and all(profile.find(profile.footer, row) for row in below)
+
+
+def _has_footer(profile: Profile, rows: list[str]) -> bool:
+    return any(profile.find(profile.footer, row) for row in rows)
+
+
+def _read_choices(profile: Profile, rows: list[str], columns: int) -> tuple[int, int, list[tuple[str, str]]]:
+    """Read the last numbered list of choices.
+
+    Return the number of its first row, the number of the row below it, and each choice as keys and text.
+    """
     choices: list[tuple[str, str]] = []
-    first = len(lines)
-    for at, line in enumerate(lines):
+    first = end = len(rows)
+    wrapped = False  # whether the choice may continue in the next row
+    for at, row in enumerate(rows):
+        line = row.strip(FRAME)
         match = re.match(profile.choice, line)
-        if match is None:
-            continue
-        if match[1] == "1":
+        if match is not None and match[1] == "1":
             first, choices = at, []
-        if match[1] == str(len(choices) + 1):
+        if match is not None and match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
+            end = at + 1
+        elif choices and line and end == at and row.startswith("    "):
+            if wrapped and measure(rows[at - 1]) + 1 + measure(line.split(" ")[0]) > columns - 3:
+                choices[-1] = (choices[-1][0], f"{choices[-1][1]} {line}")
+            end = at + 1
+        wrapped = end == at + 1
     keyed = [(profile.choice_keys.replace("{key}", key), text) for key, text in choices]
-    return (first, keyed) if len(keyed) > 1 else (len(lines), [])
+    return (first, end, keyed) if len(keyed) > 1 else (len(rows), len(rows), [])
 
 
-def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
+def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, int, list[tuple[str, str]]]:
     """Read the last menu with a pointer, which arrow keys and Enter control. Return the same as `_read_choices`.
 
     The choices are the lines that have the same indent as the line with the pointer.
@@ -85,7 +149,7 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     rows = [line.translate(UNFRAMED).rstrip() for line in lines]
     places = [(at, match) for at, row in enumerate(rows) if (match := re.match(profile.pointer, row))]
     if not profile.pointer or not places:
-        return len(lines), []
+        return len(lines), len(lines), []
     chosen, match = places[-1]
     indent = match.end()
 
@@ -100,16 +164,9 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
         end += 1
     moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
     texts = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
-    return (first, list(zip(moves, texts, strict=True))) if len(texts) > 1 else (len(lines), [])
-
-
-def _read_text_above(raw: list[str], end: int) -> str:
-    """Return the text of the question above line `end`.
-
-    It begins below the last horizontal line on the screen, and has at most `MOST_LINES` lines.
-    """
-    first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
-    return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
+    if len(texts) < 2:
+        return len(lines), len(lines), []
+    return first, end, list(zip(moves, texts, strict=True))
 
 
 def _judge_kind(text: str) -> ChoiceKind:

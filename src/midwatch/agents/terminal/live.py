@@ -18,6 +18,7 @@ BURST = 0.01  # seconds in which the pieces of one output usually arrive
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
 """Seconds between two screens that the listener gets: first after keys or silence, last while output continues."""
 SILENCE = 0.5
+STILL = 0.15  # seconds without a change after which a screen counts as completely drawn
 UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
 
 
@@ -106,6 +107,13 @@ class Live:
             elif not await wait_within(min(waits) + 0.001, self.news):
                 continue
             await asyncio.sleep(BURST)
+
+    async def stand_still(self, seconds: float) -> None:
+        """Wait until the screen has not changed for a moment, at most `seconds`. Keys typed earlier may get lost."""
+        end, version = self._now() + seconds, -1
+        while version != self.screen.version and self._now() < end:
+            version = self.screen.version
+            await asyncio.sleep(STILL)
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """Return the current screen."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from midwatch.agents.base import KindOptions
+from midwatch.domain.agent import QuestionKind
+from midwatch.wire.fields import Options
 
 
 def _check_regex(text: str) -> str:
@@ -27,6 +29,54 @@ Regex = Annotated[str, AfterValidator(_check_regex)]
 ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U, RIGHT = "\x1b", "\x03", "\x04", "\x15", "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
+
+
+class DialogKind(BaseModel):
+    """One kind of dialog of a program: how it is recognised, and where it shows what it asks about.
+
+    A dialog is the text from the row below the profile's `frame` to the row above its first choice. Its current choice
+    has the profile's `pointer` in front, and below its choices is nothing but rows with the profile's `footer`. Each
+    row of the text ends with a line feed and has no blanks at its end. `heading` is searched in this text. If the headings of all kinds together
+    match it exactly once, the kind is known.
+
+    `shows` must match the whole text. Its named groups tell what the dialog is about:
+
+    - `command`: rows of a command. `indent` is removed from each of them, and rows that the program has wrapped are
+      joined: the program leaves `margin` columns at the right edge empty.
+    - `path`: a file or directory. `url`: an address. `tool`: the program's own name for the tool.
+    - `diff`: rows with a line number, then ` `, `+` or `-`, then the text of the line.
+    - `content`: rows with a line number and the text of a line of a new file.
+
+    A group that did not take part in the match is not used. If `shows` does not match, or a command or path was cut
+    (`…`), people see the text of the dialog, and its risk is high. So write `shows` strictly: it must not match if the
+    agent has put text that looks like a part of the dialog into another part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    heading: Regex
+    kind: QuestionKind = "other"
+    tool: str = ""
+    shows: Regex = ""
+    indent: Regex = ""
+    margin: int = 0
+    proof: Regex = ""
+    """A sign among the choices whose group repeats the command. If it differs, rules do not allow the command."""
+What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]
+"""What a text means: a usage limit; not signed in; a temporary failure; a permanent one; an error whose kind its words
+tell; that the program was stopped; that it stopped after a denied action, if an action was denied in this turn."""
+Place = Literal["reply", "screen", "busy", "exit"]
+"""Where a text must be: after the sign `failure` at the end of the reply; on the screen below the last input box, or
+without one; on the screen while the program is busy; on the last screen of a program that has ended."""
+
+
+class Meaning(Options):
+    """What one text on the screen means. It counts only in its place, so that a reply may contain the same words."""
+
+    what: What
+    where: Place = "reply"
+    text: Regex = ""
+    keys: str = ""  # keys that close the screen with this text
 
 
 class Profile(KindOptions):
@@ -66,6 +116,10 @@ class Profile(KindOptions):
     answers: dict[str, str] = Field(
         default_factory=dict, description="Choices and their keys, if each choice has no line of its own."
     )
+    frame: Regex = Field("", description="The last row above a dialog, such as the upper edge of its frame.")
+    footer: Regex = Field("", description="A row below the choices of a dialog, such as `Esc to cancel`.")
+    refuse: str = Field("", description="Keys that refuse a dialog without a choice that means no.")
+    dialogs: tuple[DialogKind, ...] = Field((), description="The kinds of dialogs that the program shows.")
     # -- output
     echo: Regex = Field("", description="Sign before the echo of a prompt, at the beginning of its line.")
     pasted: Regex = Field("", description="Text that is shown instead of a long prompt.")
@@ -74,6 +128,9 @@ class Profile(KindOptions):
     noise: Regex = Field("", description="Lines around a reply that are not part of it, such as a spinner.")
     marker: Regex = Field("", description="Sign before the first line of each part of the reply.")
     report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
+    # -- failures
+    failure: Regex = Field("", description="Sign before a message of the program that is not part of the answer.")
+    meanings: tuple[Meaning, ...] = Field((), description="Texts on the screen that mean a failure, and their places.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
         """Return the first match of a sign in a text, or None."""

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import BRAILLE, full_screen
+from midwatch.agents.terminal.profile import BRAILLE, Meaning, full_screen
 
 OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
 """Without the last option, codex may draw a long answer again, but only its last 1000 rows."""
+MEANINGS = (
+    Meaning(what="limit", text=r"(You.ve hit your usage limit|Quota exceeded)"),
+    Meaning(what="passing", text=r"We.re currently experiencing high demand"),
+    Meaning(what="failed", text=r"(Codex ran out of room|.*(context_length_exceeded|invalid_request_error))"),
+    Meaning(what="stopped", text=r"Conversation interrupted"),
+    Meaning(what="error"),
+    Meaning(what="auth", where="screen", text=r"^ *Choose how you want to use Codex\.\s*\n[> ] 1\. Sign in .*"),
+    Meaning(what="error", where="busy", text=r"^• Reconnecting\.\.\. .*\n +└ .*"),
+)
+"""Texts of version 0.166.0."""
 PROFILE = full_screen(
     argv=("codex", *OPTIONS),
     resume_argv=("codex", "resume", *OPTIONS, "{thread}"),
@@ -22,4 +32,6 @@ PROFILE = full_screen(
     noise=r"^( *─? ?Worked for .*|─+|• Working .*|.*esc to interrupt.*)$",
     marker=r"^• ",
     report_calls="codex",
+    failure=r"^■ ",
+    meanings=MEANINGS,
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import full_screen
+from midwatch.agents.terminal.profile import Meaning, full_screen
 
+MEANINGS = (Meaning(what="error"),)
+"""Texts of version 1.0.102."""
 PROFILE = full_screen(
     argv=("copilot", "--session-id", "{thread}"),
     resume_argv=("copilot", "--resume", "{thread}"),
@@ -18,4 +20,6 @@ PROFILE = full_screen(
     edge=r" *(\d\d:\d\d +)?[┃█]$",
     noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
     marker=r"^ *● ",
+    failure=r"^ ✗ ",
+    meanings=MEANINGS,
 )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import CONTROL_D, Profile
+from midwatch.agents.terminal.profile import CONTROL_D, Meaning, Profile
 
+MEANINGS = (
+    Meaning(what="error", text=r"(error: )?Ran into this error: .* transient or recoverable error\.$"),
+    Meaning(what="failed", text=r"· Unable to continue: Context limit"),
+    Meaning(what="auth", where="exit", text=r"^ *error: No provider configured\..*"),
+)
+"""Texts of version 1.52.0."""
 PROFILE = Profile(
     argv=("goose", "session", "--name", "{thread}"),
     resume_argv=("goose", "session", "--resume", "--name", "{thread}"),
@@ -15,6 +21,8 @@ PROFILE = Profile(
     quit=CONTROL_D,
     pointer=r" *● +(?=\S)",
     echo=r"> ",
+    failure=r"(?:\A|(?<=\n\n))(?=(error: )?Ran into this error: |· Unable to continue: )",
     box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
     noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
+    meanings=MEANINGS,
 )

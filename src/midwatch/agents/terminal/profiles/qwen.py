@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import full_screen
+from midwatch.agents.terminal.profile import Meaning, full_screen
 
+MEANINGS = (
+    Meaning(what="denied", text=r"- \w+ "),
+    Meaning(what="error", text=r"\[API Error"),
+    Meaning(what="auth", where="screen", text=r"^ *│ Failed to login\. Message: .*"),
+)
+"""Texts of version 0.24.4."""
 PROFILE = full_screen(
     argv=("qwen", "--session-id", "{thread}"),
     resume_argv=("qwen", "--resume", "{thread}"),
@@ -18,4 +24,6 @@ PROFILE = full_screen(
     box=r"^─{10,}\n[>*!] ",
     noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
     marker=r"^ *[✦◆] ",
+    failure=r"^  (?=[✕✖-] )",
+    meanings=MEANINGS,
 )
