@@ -484,6 +484,31 @@ def test_a_wrong_configuration_is_reported(desk: Desk, text: str) -> None:
     assert desk("doctor").returncode == 1
 
 
+def test_a_stream_that_was_not_understood_is_kept_and_told(desk: Desk, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "package.json").write_text('{"version": "9.9.9"}')
+    tests = Path(__file__).parents[1]
+    program, recording = package / "claude", tests / "recordings/headless/claude/work.jsonl"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {tests}/fakes/cli_agent.py cut {recording} "$LINES" "$@"\n')
+    program.chmod(0o755)
+    with (desk.home / "midwatch.toml").open("a") as settings:
+        settings.write(f'[agents.claude]\nkind = "headless"\nargv = [{json.dumps(str(program))}]\n')
+    desk.env["LINES"] = "20"
+    failed = json.loads(desk("run", "x", "--agent", "claude", "--json").stdout)
+    assert (failed["status"], failed["outcome"]) == ("failed", "error")
+    assert "the stream of claude 2.1.325 was not understood: it has no final event" in failed["error"]
+    assert failed["result"].startswith("The tool said: one\ntwo")
+    checked = desk("doctor")
+    assert checked.returncode == 1
+    told = f"agent claude: 1 of its turns were not understood in the last 7 days, the last: {failed['id']}"
+    assert f"bad   {told}" in checked.stdout
+    assert "agent claude: version 9.9.9 is newer than 2.1.325, the newest tested one" in checked.stdout
+    desk.env["LINES"] = "1000"
+    assert desk.json("run", "x", "--agent", "claude")["outcome"] == "ok"
+    assert f"warn  {told}" in desk("doctor").stdout
+
+
 def test_a_full_disk_loses_nothing(desk: Desk) -> None:
     task_id = desk.json("submit", "echo kept", "--agent", "shell", "--delay", "1h")["id"]
     limited = ["sh", "-c", f"ulimit -f 400; exec {PROGRAM} submit - --agent shell"]  # in blocks of 512 or 1024 bytes

@@ -295,6 +295,37 @@ async def test_chat_works_in_a_terminal(either: Path) -> None:
         assert await screen.wait_for_exit() == 130
 
 
+async def test_run_takes_answers_in_a_terminal(either: Path) -> None:
+    with terminal(either, "run", "demo:ask may you", "--agent", "demo") as screen:
+        await screen.wait_for("May it? Type yes or no. After no you may write the reason.")
+        screen.type("perhaps\n")
+        await screen.wait_for("Type yes or no.")
+        screen.type("yes\n")
+        await screen.wait_for("answered: yes")
+        await screen.wait_for("and the answer was: yes.")
+        assert await screen.wait_for_exit() == 0
+    with terminal(either, "run", "demo:ask may you", "--agent", "demo") as screen:
+        await screen.wait_for("May it? Type yes or no.")
+        screen.type("no, not today\n")
+        await screen.wait_for("answered: no")
+        await screen.wait_for("and the answer was: no.")
+        assert await screen.wait_for_exit() == 0
+    (question, _) = run_json(either, "approvals", "--status", "all")["approvals"]
+    assert question["why"] == "not today"
+
+
+async def test_run_can_be_left_while_it_asks(server: Server) -> None:
+    with terminal(server.home, "run", "demo:ask may you", "--agent", "demo") as screen:
+        await screen.wait_for("May it? Type yes or no.")
+        screen.type("\x04")
+        await screen.wait_for("The input has ended; answer from another terminal with `midwatch approve ")
+        screen.program.send_signal(signal.SIGINT)
+        await screen.wait_for("The task continues; see `midwatch show t_")
+        assert await screen.wait_for_exit() == 130
+    (question,) = run_json(server.home, "approvals")["approvals"]
+    assert question["status"] == "pending"
+
+
 async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.wait_for("> ")

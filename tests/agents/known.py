@@ -215,7 +215,14 @@ AGENTS = (
         acp="opencode",
         limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
     ),
-    Known(name="qwen", prepare=_qwen, acp="qwen", signed_in_by="OPENAI_API_KEY", refusal=HIDDEN),
+    Known(
+        name="qwen",
+        prepare=_qwen,
+        acp="qwen",
+        signed_in_by="OPENAI_API_KEY",
+        refusal=HIDDEN,
+        limit="limit 240 {name}",  # it says after 30 seconds that it waits
+    ),
     Known(
         name="copilot",
         prepare=_copilot,

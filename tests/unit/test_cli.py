@@ -473,7 +473,7 @@ def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
 )
 def test_typed_lines_are_read(typed: bytes, said: list[str]) -> None:
     code = (
-        "import asyncio; from midwatch.cli.chat import read_lines\n"
+        "import asyncio; from midwatch.cli.questions import read_lines\n"
         "async def all(): return [line async for line in read_lines()]\n"
         "print(ascii(asyncio.run(all())))"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -20,7 +21,9 @@ from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.running.outcome import read_error
 from midwatch.testing import RecordingTurn
+from records import a_task
 
 pytestmark = pytest.mark.usefixtures("no_process_is_left")
 
@@ -102,6 +105,18 @@ async def test_usage_of_a_turn_is_reported() -> None:
     used = result.usage
     assert used.input_tokens and used.output_tokens == 6 and used.cost_usd and used.model == "claude-sonnet-4-5"
     assert (await run(make_player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
+
+
+async def test_the_cost_of_a_turn_that_a_limit_ended_is_counted(tmp_path: Path) -> None:
+    *lines, last = Path(recording_path("claude", "work")).read_text().splitlines()
+    refused = {**json.loads(last), "is_error": True, "api_error_status": 429, "result": "You've hit your limit"}
+    stream = tmp_path / "stream.jsonl"
+    stream.write_text("\n".join([*lines, json.dumps(refused)]))
+    with pytest.raises(UsageLimit) as raised:
+        await run(agent("claude", "play", str(stream), "1"), RecordingTurn())
+    outcome = read_error(raised.value, a_task())
+    assert outcome.limit is raised.value and outcome.result is not None
+    assert outcome.result.usage.cost_usd and outcome.result.usage.output_tokens == 6
 
 
 async def test_cumulative_usage_is_reported_as_the_difference() -> None:

@@ -110,6 +110,14 @@ def test_the_cost_of_a_turn_is_not_that_of_the_conversation() -> None:
     assert first and second and second < 1.5 * first
 
 
+@pytest.mark.parametrize(("case", "known"), [("plain", True), ("resumed", False)])
+def test_the_total_cost_is_used_only_for_a_whole_conversation(case: str, known: bool) -> None:
+    line = json.loads((RECORDINGS / "claude" / f"{case}.jsonl").read_text().splitlines()[-1])
+    del line["model_usage_since_last_result"]
+    (spent,) = steps_of_kind(steps.Spent, ClaudeStream().read(line))
+    assert spent.cost_usd == (line["total_cost_usd"] if known else None)
+
+
 def test_missing_values_are_unknown() -> None:
     assert steps_of_kind(steps.Spent, read("copilot", "plain")) == []
 

@@ -362,6 +362,7 @@ class HeadlessConversation(ProcessConversation):
             return TurnResult(text=events.answer.rstrip(), thread_id=self._thread, usage=usage, iterations=iterations)
         temporary = isinstance(problem, TransientError | UsageLimit)
         if temporary or not (usage.input_tokens or usage.output_tokens or usage.cost_usd):
+            problem.usage = usage
             raise problem
         return TurnResult(
             text=events.answer, outcome="error", error=str(problem), thread_id=self._thread, usage=usage,

@@ -174,6 +174,9 @@ class BadConfig(MidwatchError, code="bad_config", exit_status=2):
 class AgentError(MidwatchError, code="agent_error"):
     """An agent failed, and its task fails with this message."""
 
+    usage: object = None
+    """The `Usage` of the turn that failed, if the agent knows it."""
+
 
 class TransientError(AgentError, code="transient_error"):
     """An agent failed for a reason that may go away (network, rate limit); its task is tried again after a pause."""

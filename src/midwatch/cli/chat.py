@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
-import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,13 +17,13 @@ from midwatch.cli.connection import Desk
 from midwatch.cli.inputs import absolute_path
 from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
 from midwatch.cli.output import clean, emit, note, paint, say
+from midwatch.cli.questions import Questions, read_lines
 from midwatch.cli.sessions import SessionTitle, describe_message, read_messages
 from midwatch.cli.watch import INTERRUPTED, STOP_SECONDS, Watch, start_tasks
 
 if TYPE_CHECKING:
     from midwatch.client import Client
     from midwatch.domain.steering import SendMode
-    from midwatch.wire.approvals import ChoiceInfo
     from midwatch.wire.events import EventInfo
     from midwatch.wire.sessions import SessionInfo
     from midwatch.wire.tasks import TaskInfo
@@ -96,9 +94,9 @@ class Chat:
         self._json = as_json
         self._interactive = sys.stdin is not None and sys.stdin.isatty() and not as_json
         self._watch = Watch(quiet=as_json)
+        self._questions = Questions(desk.client, self._watch.tell)
         self._running = session["running_task"]
         self._stopping: str | None = None
-        self._question: tuple[str, list[str]] | None = None
         self._open: set[str] = set()
         self._ended: dict[str, str] = {}
         """Status of each ended task. A task may end before this chat gets the reply to its message."""
@@ -140,7 +138,7 @@ class Chat:
         if self._session["status"] == "asking":
             for approval in await self._desk.client.approvals():
                 if approval["session_key"] == self._key:
-                    self._show_question(approval["id"], approval["question"], approval["choices"])
+                    await self._questions.ask(approval["id"], approval)
         elif self._running:
             note(f"The agent works on {self._running}; your messages are queued.")
         self._show_prompt()
@@ -169,8 +167,7 @@ class Chat:
         await self._progress.wait()
 
     async def _send(self, text: str) -> None:
-        if self._question and text in self._question[1]:
-            await self._desk.client.approve(self._question[0], choice=text)
+        if await self._questions.answer(text):
             return
         word, _, rest = text.partition(" ")
         if word == "/stop" and self._running:
@@ -221,9 +218,9 @@ class Chat:
                 if self._json:
                     emit(event)
                     sys.stdout.flush()
-                self._handle(event)
+                await self._handle(event)
 
-    def _handle(self, event: EventInfo) -> None:
+    async def _handle(self, event: EventInfo) -> None:
         kind, payload, task_id = event["kind"], event["payload"], event.get("task_id")
         if kind == "task_started":
             self._running = task_id
@@ -233,9 +230,9 @@ class Chat:
         elif kind == "steering_injected":
             self._steers.difference_update(payload["steer_ids"])
         elif kind == "approval_requested" and payload["rule"] is None:
-            self._show_question(payload["approval_id"], payload["question"], payload["choices"])
+            await self._questions.ask(payload["approval_id"], payload)
         elif kind == "approval_resolved":
-            self._question = None
+            self._questions.forget(payload["approval_id"])
         elif kind == "message_update" and payload["role"] == "user":
             self._show_other(event, payload["message"])
         elif kind not in HIDDEN:
@@ -261,12 +258,6 @@ class Chat:
         if event["payload"]["message_id"] not in own and text != self._sending and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
 
-    def _show_question(self, approval_id: str, question: str, choices: Sequence[ChoiceInfo]) -> None:
-        self._question = approval_id, [choice["name"] for choice in choices]
-        if not self._json:
-            once = " or ".join(choice["name"] for choice in choices if choice["kind"].endswith("once"))
-            note(f"? {clean(question)} Type {clean(once)}.")
-
     def _show_prompt(self) -> None:
         if self._interactive and not self._open and not self._left.done():
             sys.stderr.write("> ")
@@ -277,34 +268,3 @@ def report_failure(request: asyncio.Future[Any]) -> None:
     """Print the error if the request to interrupt the turn has failed."""
     if not request.cancelled() and request.exception() is not None:
         note(f"midwatch: {request.exception()}")
-
-
-async def read_lines() -> AsyncGenerator[str, None]:
-    """Yield the lines of standard input, without blank lines. A line that ends with a backslash continues on the next.
-
-    A Python thread reads the lines. The program does not wait for this thread at the end, because the thread may wait
-    for input forever.
-    """
-    loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue()
-
-    def read() -> None:
-        with suppress(OSError, RuntimeError):  # the terminal or the event loop is closed
-            while chunk := os.read(0, 65536):
-                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(chunks.put_nowait, b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    partial_line, earlier_lines, ended = b"", "", False
-    while not ended:
-        chunk = await chunks.get()
-        ended = not chunk
-        *whole, partial_line = (partial_line + (chunk or b"\n")).split(b"\n")
-        for line in whole:
-            text = line.decode("utf-8", "replace").rstrip("\r")
-            if text.endswith("\\"):
-                earlier_lines += text[:-1] + "\n"
-            elif (earlier_lines + text).strip():
-                yield (earlier_lines + text).strip()
-                earlier_lines = ""

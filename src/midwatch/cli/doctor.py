@@ -8,7 +8,7 @@ import shlex
 import shutil
 import stat
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -36,6 +36,8 @@ SECRET_NAME = re.compile(
 """Names of settings with secrets: addresses of channels, and names such as `secret` or `API_KEY`, not `api_key_env`."""
 SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 """An address with a password."""
+DRIFT_DAYS = 7
+MOST_FAILURES = 500
 RESTART = "restart it: `midwatch down`, then `midwatch up`"
 
 
@@ -245,6 +247,8 @@ async def check_runtime() -> AsyncIterator[Finding]:
                 yield finding
             for finding in check_agents(runtime):
                 yield finding
+            for finding in await check_drift(runtime):
+                yield finding
             for name, channel in sorted(runtime.settings.channels.items()):
                 yield Finding("ok", f"channel {name}", channel.kind)
             for finding in await check_processes(runtime):
@@ -333,4 +337,39 @@ def check_agents(runtime: Runtime) -> list[Finding]:
         else:
             text = facts.get("command") or facts.get("target") or agent.description or agent.kind
             findings.append(Finding("ok", f"agent {name}", f"{agent.kind}, {text}"))
+            findings.extend(check_version(name, facts))
     return findings or [Finding("warn", "agents", "no agents", "add one under [agents.NAME] in midwatch.toml")]
+
+
+def check_version(name: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check that midwatch was tested with the installed version of an agent's program."""
+    from midwatch.agents.streams.drift import Versions
+
+    if "version" not in facts or "tested_versions" not in facts:
+        return
+    tested = Versions(*facts["tested_versions"])
+    if place := tested.place(facts["version"]):
+        edge = tested.newest if place == "newer" else tested.oldest
+        text = f"version {facts['version']} is {place} than {edge}, the {place[:-2]}est tested one"
+        remedy = "if its stream is not understood, update midwatch or install a tested version; otherwise nothing"
+        yield Finding("warn", f"agent {name}", text, remedy)
+
+
+async def check_drift(runtime: Runtime) -> list[Finding]:
+    """Check that the streams of all agents were understood in the last days. A later success makes it a warning."""
+    from midwatch.agents.streams.drift import MARK
+    from midwatch.base.clock import SECOND
+    from midwatch.domain.task import TaskFilter
+
+    since = runtime.clock.now() - int(DRIFT_DAYS * 86400 * SECOND)
+    failed = await runtime.store.list_tasks(TaskFilter(statuses=("failed",), limit=MOST_FAILURES))
+    misread = [task for task in failed if task.created_at >= since and MARK in (task.error or "")]
+    findings = []
+    for name in sorted({task.agent for task in misread}):
+        tasks = [task for task in misread if task.agent == name]
+        done = await runtime.store.list_tasks(TaskFilter(statuses=("done",), agent=name, limit=1))
+        state: Literal["warn", "bad"] = "warn" if done and done[0].id > tasks[0].id else "bad"
+        text = f"{len(tasks)} of its turns were not understood in the last {DRIFT_DAYS} days, the last: {tasks[0].id}"
+        remedy = f"update midwatch, or install the version that `midwatch show {tasks[0].id}` names"
+        findings.append(Finding(state, f"agent {name}", text, remedy))
+    return findings

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from midwatch.base.errors import Conflict
 from midwatch.cli.output import clean, emit, format_changes, format_duration, note, paint, say, shorten
+from midwatch.cli.questions import Questions, can_answer, forget_typed
 
 if TYPE_CHECKING:
     from midwatch.cli.connection import Desk
@@ -47,8 +48,13 @@ class Watch:
         elif event["kind"] == "message_update" and payload["role"] != "notice":
             self._show_message(payload)
         elif text := describe_event(event["kind"], payload, event):
+            self.tell(paint(clean(text), "dim", sys.stderr))
+
+    def tell(self, text: str) -> None:
+        """Print a line for the person."""
+        if not self._quiet:
             self._end_line()
-            note(paint(clean(text), "dim", sys.stderr))
+            note(text)
 
     def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
         """Print the result of a task, unless it was printed before, and the status. A chat skips the status `done`."""
@@ -176,7 +182,10 @@ async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted.set)
-    async with start_tasks(show_events(desk, task_id, Watch(quiet=quiet)), interrupted.wait()) as (following, stopped):
+    watch = Watch(quiet=quiet)
+    questions = Questions(desk.client, watch.tell) if can_answer() and not quiet else None
+    work = [show_events(desk, task_id, watch, questions), interrupted.wait()]
+    async with start_tasks(*work, *([questions.read_answers()] if questions else [])) as (following, stopped, *_):
         done, _ = await asyncio.wait({following, stopped}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             if not quiet:
@@ -217,14 +226,24 @@ async def explain_wait(desk: Desk, task_id: str) -> None:
         note(f"{task['status_text']}{hint}")
 
 
-async def show_events(desk: Desk, task_id: str, watch: Watch) -> None:
-    """Show the events of a task until the task has ended. If another task continues the work, show its events, too."""
+async def show_events(desk: Desk, task_id: str, watch: Watch, questions: Questions | None) -> None:
+    """Show the events of a task until the task has ended. If another task continues the work, show its events, too.
+
+    Without `questions`, show where to answer a question of the agent.
+    """
     following: str | None = task_id
     while following is not None:
         task_id = following
         async with aclosing(desk.follow(0, task_id=task_id, live=True)) as events:
             async for event in events:
-                watch.show(event)
+                payload = event["payload"]
+                if questions is not None and event["kind"] == "approval_requested" and payload["rule"] is None:
+                    forget_typed()
+                    await questions.ask(payload["approval_id"], payload)
+                else:
+                    watch.show(event)
+                if questions is not None and event["kind"] == "approval_resolved":
+                    questions.forget(payload["approval_id"])
                 if event["kind"] == "task_finished":
                     following = event["payload"].get("transferred_to")
                     break

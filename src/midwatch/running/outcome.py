@@ -11,7 +11,7 @@ from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
 from midwatch.base.foreign import ContainExit
 from midwatch.base.text import cut
-from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult
+from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult, Usage
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
@@ -106,7 +106,10 @@ def read_error(problem: Exception, task: Task) -> TurnOutcome:
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
     if isinstance(problem, MidwatchError):
         limit = problem if isinstance(problem, UsageLimit) else None
-        return TurnOutcome("error", error=cut(sanitize(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
+        usage = problem.usage if isinstance(problem, AgentError) else None
+        result = TurnResult(outcome="error", usage=usage) if isinstance(usage, Usage) else None
+        error = cut(sanitize(str(problem)), ERROR_SHOWN)
+        return TurnOutcome("error", error=error, result=result, transient=transient, limit=limit)
     if not transient:
         log.warning("agent %s raised an error in task %s", task.agent, task.id, exc_info=problem)
     text = sanitize(f"{type(problem).__name__}: {problem}")

@@ -179,13 +179,21 @@ def _count_input(usage: Line) -> int | None:
 def _read_cost(line: Line) -> float | None:
     """Return the cost of this turn.
 
-    The total cost that the program reports also includes earlier turns of the conversation, so it is not used.
+    The total cost and `modelUsage` also include earlier turns of the conversation. They are used only if the program
+    does not report the usage since the last result, and if their tokens are those of this turn.
     """
-    models = line.get("model_usage_since_last_result")
-    if isinstance(models, Mapping) and models:
-        costs = [usage.get("costUSD") for usage in models.values() if isinstance(usage, Mapping)]
-        return float(sum(cost for cost in costs if isinstance(cost, int | float)))
-    return None
+    if models := get_dict(line, "model_usage_since_last_result"):
+        return _add_figures(models, "costUSD")
+    models, total = get_dict(line, "modelUsage"), line.get("total_cost_usd")
+    tokens = _add_figures(models, "inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+    own = tokens > 0 and tokens == _count_input(get_dict(line, "usage"))
+    return float(total) if own and isinstance(total, int | float) else None
+
+
+def _add_figures(models: Line, *names: str) -> float:
+    """Return the sum of these figures of all models."""
+    figures = [get_dict(models, model).get(name) for model in models for name in names]
+    return float(sum(figure for figure in figures if isinstance(figure, int | float)))
 
 
 def _read_patches(result: Any) -> tuple[Mapping[str, Any], ...]:

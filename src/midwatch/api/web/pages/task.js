@@ -323,11 +323,12 @@ function drawOutput(view, data) {
     else view.output.replaceChildren(task.result ? h("div.plain-text", task.result)
       : h("p.faint", ...describeEnd(task)));
   } else if (view.output.content !== `error ${task.error}`) {
+    const kept = task.result || data.partial;
     view.output.content = `error ${task.error}`;
     view.output.replaceChildren(
       h("div.plain-text", { class: task.status === "failed" ? "problem" : "faint" },
         task.error || (task.status === "failed" ? `Failed: ${task.outcome}.` : "Cancelled.")),
-      data.partial ? h("details", h("summary", "Partial output"), h("div.plain-text", data.partial)) : "");
+      kept ? h("details", h("summary", "Partial output"), h("div.plain-text", kept)) : "");
   }
   view.output.dataset.kind = kind;
 }
