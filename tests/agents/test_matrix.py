@@ -153,11 +153,11 @@ async def test_restarted_server(known: Known, kind: str, tmp_path: Path) -> None
 async def test_worktree(known: Known, kind: str, tmp_path: Path) -> None:
     repository = a_repository(tmp_path / "work")
     before = git(repository, "rev-parse", "main"), git(repository, "status", "--porcelain")
-    options = {"permissions": "all"} if kind == "headless" else {}
+    options, verb = ({"permissions": "all"}, "shell") if kind == "headless" else ({}, "escalate")
     async with start_rig(known, kind, tmp_path, **options) as rig:
         key = await rig.open(worktree=True)
         await rig.turn(key, "[[say ready]]")
-        task = await rig.grant_until_end(await rig.send(key, "[[shell touch made.txt]] [[say all done]]"))
+        task = await rig.grant_until_end(await rig.send(key, f"[[{verb} touch made.txt]] [[say all done]]"))
         assert task["outcome"] == "ok", (task, rig.log())
         note = task["worktree"]
         assert (note["status"], note["files"]) == ("kept", 1), note
