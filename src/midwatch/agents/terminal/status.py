@@ -21,6 +21,7 @@ DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
+BLOCKED_QUIET = 2.0  # seconds after which a program that is blocked shows its dialog, if it has one
 LONGER = 10  # factor for the required silence of a program that has returned to its prompt before
 
 
@@ -132,13 +133,20 @@ class Watch:
 
     def _find_asking(self) -> Evidence | None:
         profile = self._profile
-        if self._program == "blocked":
+        if self._program == "blocked" and not self._is_at_prompt():
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
         if not profile.find(profile.asking, self.shown):
             return None
         return "text" if not profile.dialogs or self.read_dialog().framed else None
+
+    def _is_at_prompt(self) -> bool:
+        """Return whether the input box is there, and no dialog: claude is also blocked when it is not signed in."""
+        profile = self._profile
+        if not profile.dialogs or not profile.find(profile.box, self.shown):
+            return False
+        return not self.read_dialog().framed
 
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
@@ -159,6 +167,8 @@ class Watch:
         if visible:
             if self._program in ("idle", "done"):
                 return Reading("idle", "program"), profile.settle
+            if self._program == "blocked":
+                return Reading("idle", "program"), BLOCKED_QUIET
             if profile.find(profile.idle_title, screen.title):
                 return Reading("idle", "title"), profile.settle
             if self._paste_tells and screen.takes_paste:
