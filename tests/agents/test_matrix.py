@@ -73,6 +73,7 @@ async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
         said = task["error"] or task["result"]
         assert said, "it ended without a word"
         assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
+        assert kind != "acp" or "not today" in said, "the agent was not told the reason"
         assert "still here" in await rig.turn(key, "[[say still here]]")
 
 
@@ -177,11 +178,11 @@ async def test_restarted_server(known: Known, kind: str, tmp_path: Path) -> None
 async def test_worktree(known: Known, kind: str, tmp_path: Path) -> None:
     repository = a_repository(tmp_path / "work")
     before = git(repository, "rev-parse", "main"), git(repository, "status", "--porcelain")
-    options = {"permissions": "all"} if kind == "headless" else {}
+    options, verb = ({"permissions": "all"}, "shell") if kind == "headless" else ({}, "escalate")
     async with start_rig(known, kind, tmp_path, **options) as rig:
         key = await rig.open(worktree=True)
         await rig.turn(key, "[[say ready]]")
-        task = await rig.grant_until_end(await rig.send(key, "[[shell touch made.txt]] [[say all done]]"))
+        task = await rig.grant_until_end(await rig.send(key, f"[[{verb} touch made.txt]] [[say all done]]"))
         assert task["outcome"] == "ok", (task, rig.log())
         note = task["worktree"]
         assert (note["status"], note["files"]) == ("kept", 1), note
