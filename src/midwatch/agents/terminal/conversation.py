@@ -109,7 +109,7 @@ class TerminalConversation:
         if mode != "stop":
             live.child.interrupt(mode)
             return
-        live.type(live.profile.interrupt)
+        await live.type_each(live.profile.interrupt)
         await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
         if self._turn is not None and live.running and live.read().state != "idle":
             live.child.signal_foreground()
@@ -170,7 +170,7 @@ class TerminalConversation:
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
         program = self._agent.program(filled, turn.workdir or self._session.workdir)
-        self._root = os.path.realpath(program.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
             await live.start(program, turn)
         except BaseException:
@@ -310,7 +310,7 @@ class TerminalConversation:
         keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
         if keys:
             await live.stand_still(PAINT_SECONDS)
-            live.type(keys)
+            await live.type_each(keys)
             await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
         if isinstance(problem, UsageLimit):
             return problem
@@ -341,7 +341,7 @@ class TerminalConversation:
                 return
             answer = asking.result()
             if not answer.granted:
-                self._denied.append(meaning.name_action(dialog.question(), answer))
+                self._denied.append(meaning.name_action(dialog.question(self._root), answer))
             keys = dialog.keys(answer)
             if keys is not None:
                 live.type(keys)
@@ -385,6 +385,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:

@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.subject import Subject, measure, read_subject
-from midwatch.agents.tool_question import make_absolute, rate_risk, word_question
+from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
-NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes)", re.I)
-ALWAYS = re.compile(r"(always|don.t ask|all |every|session|remember|auto)", re.I)
+NO = re.compile(
+    r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
+)
+ALWAYS = re.compile(r"\b(always|don.t ask|all|every|session|remember|auto)", re.I)
 MOST_LINES = 60
+WORDED = ("execute", "edit", "read", "fetch")
+"""Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
 RULE = re.compile(r"^[ ╭┌]*[─━═╌]{10,}[ ╮┐]*$")
 UNFRAMED = str.maketrans("│┃║|", "    ")
 UNCHOSEN = " ○◯"
@@ -47,15 +51,19 @@ class Dialog(NamedTuple):
     def question(self, root: str | None = None) -> Question:
         """Return the question to ask a person. `root` is the directory of the program."""
         choices = tuple(option.choice for option in self.options) or BY_HAND
-        kind, tool, command, path, url, diff, readable, certain = self.subject
-        if not readable:
-            return Question(text=self.text, choices=choices, kind=kind, tool=tool, risk="high", root=root)
-        topic = command or path or url
-        paths = () if path is None else (path if root is None else make_absolute(path, root),)
+        subject, kind = self.subject, self.subject.kind
+        if not subject.readable:
+            return Question(
+                text=self.text, choices=choices, kind=kind, tool=subject.tool, risk="high", root=root, certain=False
+            )
+        topic = subject.command or " ".join(subject.paths) or subject.url
+        paths = subject.paths if root is None else tuple(make_absolute(path, root) for path in subject.paths)
+        risk = None if kind == "choice" else rate_risk(kind, subject.command, paths, root or "/")
         return Question(
-            text=word_question(kind, topic) if topic and kind in ("execute", "edit", "read", "fetch") else self.text,
-            choices=choices, kind=kind, tool=tool, command=command, paths=paths, diff=diff,
-            risk=None if kind == "choice" else rate_risk(kind, command, paths, root or "/"), root=root, certain=certain,
+            text=word_question(kind, topic) if topic and kind in WORDED else self.text,
+            choices=choices, kind=kind, tool=subject.tool, command=subject.command, paths=paths,
+            diff=subject.diff and subject.diff[:LONGEST_DIFF], risk=subject.risk or risk, root=root,
+            certain=subject.certain,
         )  # fmt: skip
 
     def keys(self, answer: Answer) -> str | None:
@@ -100,9 +108,14 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
 
 def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
     """Return the number of the first row of a dialog that ends above row `end`, or None if its frame is missing."""
-    frame = profile.frame or (RULE.pattern if not profile.dialogs else "")
-    top = next((at + 1 for at in range(end - 1, -1, -1) if re.search(frame, rows[at])), None) if frame else 0
-    return top if top is not None or profile.dialogs else 0
+    frame = profile.frame or (r"\A" if profile.dialogs else RULE.pattern)
+    above = "\n".join(rows[:end])
+    last = None
+    for match in re.finditer(frame, above, re.MULTILINE):
+        last = match
+    if last is None:
+        return None if profile.dialogs else 0
+    return 0 if last.end() == 0 else above.count("\n", 0, last.end()) + 1
 
 
 def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import Meaning, full_screen
 
+VERSION = "1.0.102"
+"""The version from which the texts below were taken."""
 MEANINGS = (Meaning(what="error"),)
-"""Texts of version 1.0.102."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("copilot", "--session-id", "{thread}"),
     resume_argv=("copilot", "--resume", "{thread}"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import Meaning, full_screen
 
+VERSION = "0.61.0"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="stopped", text=r"Request cancelled"),
     Meaning(what="error", text=r"(\[API Error|.*\b(error|failed|quota|limit)\b)"),
@@ -12,7 +14,7 @@ MEANINGS = (
     Meaning(what="auth", where="screen", text=r"^│ +Enter Gemini API Key"),
     Meaning(what="auth", where="screen", text=r"^Please visit the following URL to authorize the application:"),
 )
-"""Texts of version 0.61.0."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("gemini", "--session-id", "{thread}"),
     resume_argv=("gemini", "--resume", "{thread}"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import CONTROL_D, Meaning, Profile
 
+VERSION = "1.52.0"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="error", text=r"(error: )?Ran into this error: .* transient or recoverable error\.$"),
-    Meaning(what="failed", text=r"· Unable to continue: Context limit"),
-    Meaning(what="auth", where="exit", text=r"^ *error: No provider configured\..*"),
+    Meaning(what="failed", text=r"Unable to continue: Context limit"),
+    Meaning(what="auth", where="exit", text=r"^ *error: (.*\n)*?.*[Rr]un 'goose configure'.*"),
 )
-"""Texts of version 1.52.0."""
+"""What texts on its screen mean."""
 PROFILE = Profile(
     argv=("goose", "session", "--name", "{thread}"),
     resume_argv=("goose", "session", "--resume", "--name", "{thread}"),

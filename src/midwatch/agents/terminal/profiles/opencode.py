@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import ESCAPE, RIGHT, Meaning, full_screen
 
+VERSION = "1.18.33"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="denied", text=r"[$←→#%⚙] "),
     Meaning(what="error", text=r"(?i).*\b(quota|limit|error|failed|key|unauthori[sz]ed|overloaded)\b"),
     Meaning(what="error", where="busy", text=r"^ *[■⬝]{8} .*\[retrying .*"),
 )
-"""Texts of version 1.18.33."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("opencode",),
     resume_argv=("opencode", "--session", "{thread}"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import Meaning, full_screen
 
+VERSION = "0.24.4"
+"""The version from which the texts below were taken."""
 MEANINGS = (
     Meaning(what="denied", text=r"- \w+ "),
     Meaning(what="error", text=r"\[API Error"),
+    Meaning(what="error", where="busy", text=r"^  ✕ \[API Error(.*\n)*?.*Retrying in .*"),
     Meaning(what="auth", where="screen", text=r"^ *│ Failed to login\. Message: .*"),
 )
-"""Texts of version 0.24.4."""
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("qwen", "--session-id", "{thread}"),
     resume_argv=("qwen", "--resume", "{thread}"),
