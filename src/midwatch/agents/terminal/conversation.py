@@ -32,11 +32,12 @@ from midwatch.programs.reaper import members
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0  # seconds after which a program that still shows the same question has not accepted the answer
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
 LONGEST_EARLIER = 8_000  # characters of the earlier conversation that are typed into a terminal
+KEY_SECONDS = 0.1
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -285,6 +286,7 @@ class TerminalConversation:
             return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
         questions: Counter[str] = Counter()
+        answered = ""  # the screen when the last question was answered, until the program works
         while True:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
@@ -303,7 +305,9 @@ class TerminalConversation:
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
                 raise AgentError(f"the program asks the same question again and again: {question.text}")
-            await self._ask(turn, live, question)
+            if live.screen.text() == answered:
+                raise self._make_refusal(live)
+            answered = await self._ask(turn, live, question)
 
     async def _stop(self, live: Live, problem: meaning.Found | UsageLimit) -> AgentError:
         """Close the screen that tells of a failure, or stop a program that waits for too long. Return the error."""
@@ -331,25 +335,45 @@ class TerminalConversation:
         """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
+    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> str:
+        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal.
+
+        Return the screen at the time of the answer, or an empty text if the program has worked since.
+        """
+        worked = False
+
+        def is_over(reading: Reading) -> bool:
+            nonlocal worked
+            worked |= reading.state == "busy"
+            is_other = reading.state == "asking" and reading.certain and not live.watch.read_dialog().is_same(dialog)
+            return reading.state != "asking" or is_other
+
         asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
-        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        closing = asyncio.create_task(live.until(is_over))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            answer = asking.result()
+            if closing.done() or not live.watch.read_dialog().is_same(dialog):
+                return ""
+            answer, screen = asking.result(), live.screen.text()
             if not answer.granted:
                 self._denied.append(meaning.name_action(dialog.question(self._root), answer))
-            keys = dialog.keys(answer)
-            if keys is not None:
-                live.type(keys)
-            elif not answer.granted:
+            keys = live.watch.read_dialog().keys(answer)
+            for number, key in enumerate(keys):
+                await asyncio.sleep(KEY_SECONDS if number else 0)  # several keys at once look like pasted text
+                live.type(key)
+            if not keys and not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")
             await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
+            if not closing.done():
+                raise self._make_refusal(live)
+            return "" if worked else screen
         finally:
             await cancel(asking, closing)
+
+    @staticmethod
+    def _make_refusal(live: Live) -> AgentError:
+        shown = last_lines(live.screen.text())
+        return AgentError(f"the program did not accept the answer, and asks the same again; its screen: {shown}")
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. Wait shortly for it, because some programs show it late."""

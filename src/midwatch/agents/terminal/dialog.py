@@ -30,10 +30,11 @@ BY_HAND = (Choice("answered in the terminal", "allow_once"), Choice("stop", "rej
 
 
 class Option(NamedTuple):
-    """A choice and the keys that select it."""
+    """A choice, the keys that select it, and the keys that only move the pointer to it."""
 
     choice: Choice
     keys: str
+    moves: tuple[str, ...] = ()
 
 
 class Dialog(NamedTuple):
@@ -66,14 +67,24 @@ class Dialog(NamedTuple):
             certain=subject.certain,
         )  # fmt: skip
 
-    def keys(self, answer: Answer) -> str | None:
-        """Return the keys that give this answer, or None if no option fits. An option for one time is preferred."""
-        for option in self.options:
-            if option.choice.name == answer.choice:
-                return option.keys
+    def is_same(self, other: Dialog) -> bool:
+        """Return whether both are the same question. A person at the terminal may write something into a choice."""
+        return (self.text, self.subject) == (other.text, other.subject)
+
+    def keys(self, answer: Answer) -> tuple[str, ...]:
+        """Return the keys that give this answer, to be typed one after the other; none if no option fits.
+
+        An option for one time is preferred.
+        """
+        named = [option for option in self.options if option.choice.name == answer.choice]
         fitting = [option for option in self.options if option.choice.allows == answer.granted]
         fitting.sort(key=lambda option: option.choice.kind.endswith("always"))
-        return fitting[0].keys if fitting else (self.refuse or None) if not answer.granted else None
+        for option in (*named, *fitting):
+            why = "".join(filter(str.isprintable, " ".join((answer.why or "").split())))
+            if why and self.subject.reason and not option.choice.allows:
+                return (*option.moves, *(keys.replace("{why}", why) for keys in self.subject.reason))
+            return (option.keys,)
+        return (self.refuse,) if self.refuse and not answer.granted else ()
 
 
 def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 0) -> Dialog:
@@ -96,7 +107,11 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
         options = tuple(found)
     top = _find_top(profile, rows, first)
     text = "\n".join(row.strip(FRAME) for row in rows[max(top or 0, first - MOST_LINES) : first] if row.strip(FRAME))
-    named = tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in options)
+    pointed = next((at for at, (_, words) in enumerate(options) if _is_pointed(profile, rows[first:], words)), 0)
+    named = tuple(
+        Option(Choice(words, _judge_kind(words)), keys, (DOWN if at > pointed else UP,) * abs(at - pointed))
+        for at, (keys, words) in enumerate(options)
+    )
     if top is None or not options:
         return Dialog(text, named, refuse=profile.refuse)
     body = "".join(f"{row}\n" for row in rows[top:first])
@@ -123,6 +138,12 @@ def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
     marks = [row for row in rows[first:end] if re.match(profile.pointer, row.translate(UNFRAMED))]
     below = [row for row in rows[end:] if row.strip(FRAME)]
     return len(marks) == 1 and all(profile.find(profile.footer, row) for row in below)
+
+
+def _is_pointed(profile: Profile, rows: list[str], words: str) -> bool:
+    """Return whether the pointer is before the choice with these words."""
+    marked = (row for row in rows if profile.pointer and re.match(profile.pointer, row.translate(UNFRAMED)))
+    return any(words.startswith(row.strip(FRAME).partition(". ")[2]) for row in marked if ". " in row)
 
 
 def _has_footer(profile: Profile, rows: list[str]) -> bool:

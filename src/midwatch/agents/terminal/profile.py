@@ -80,6 +80,8 @@ class DialogKind(BaseModel):
     indent: Regex = ""
     margin: int = 0
     risk: Risk | None = None
+    reason: tuple[str, ...] = ()
+    """Keys that refuse with a reason, `{why}`, when the pointer is on the choice that means no."""
     proof: Regex = ""
     """A sign among the choices whose group repeats the command. If it differs, rules do not allow the command."""
 

@@ -25,6 +25,7 @@ DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
+BLOCKED_QUIET = 2.0  # seconds after which a program that is blocked shows its dialog, if it has one
 WAITING_QUIET = 0.05  # for a program at its prompt that waits for keys
 START_QUIET = 0.5  # for a program that waits for keys and got no prompt yet
 SIGNAL_SETTLE = 0.1  # longest silence that is required after the program itself has reported that it waits
@@ -168,13 +169,20 @@ class Watch:
 
     def _find_asking(self) -> Evidence | None:
         profile = self._profile
-        if self.report.state == "blocked":
+        if self.report.state == "blocked" and not self._is_at_prompt():
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
         if not profile.find(profile.asking, self.shown):
             return None
         return "text" if not profile.dialogs or self.read_dialog().framed else None
+
+    def _is_at_prompt(self) -> bool:
+        """Return whether the input box is there, and no dialog: claude is also blocked when it is not signed in."""
+        profile = self._profile
+        if not profile.dialogs or not profile.find(profile.box, self.shown):
+            return False
+        return not self.read_dialog().framed
 
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
@@ -196,6 +204,8 @@ class Watch:
         if visible:
             if self.report.state in RESTING:
                 return Reading("idle", "program"), settle
+            if self.report.state == "blocked":
+                return Reading("idle", "program"), BLOCKED_QUIET
             if profile.find(profile.idle_title, screen.title):
                 return Reading("idle", "title"), settle
             if self._paste_tells and screen.takes_paste:

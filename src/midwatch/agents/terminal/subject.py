@@ -36,6 +36,7 @@ class Subject(NamedTuple):
     url: str | None = None
     diff: str | None = None
     risk: Risk | None = None
+    reason: tuple[str, ...] = ()
     readable: bool = False
     certain: bool = False
 
@@ -52,7 +53,7 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
         kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"), diff=_read_diff(groups),
-        risk=kind.risk, readable=True, certain=True,
+        risk=kind.risk, reason=kind.reason, readable=True, certain=True,
     )  # fmt: skip
     unread = Subject(kind.kind, subject.tool)
     if match is not None and "path" in groups:

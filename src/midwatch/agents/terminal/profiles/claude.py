@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import BRAILLE, CONTROL_D, ESCAPE, DialogKind, Meaning, full_screen
 
+AMEND = ("\t", "{why}", "\r")
 EDGE = r"╌+\n"
 TEXT = r"(?:(?: .*)?\n)*"
 ROWS = r"(?: .*\n)+"
 FILE = r" (?P<path>(?:.*/)?(?P<name>[^/\n]+))\n"
 DIALOGS = (
     DialogKind(
-        heading=r"\A Bash command$", kind="execute", tool="Bash", indent=r" (?:│ ?)?", margin=1,
+        heading=r"\A Bash command$", kind="execute", tool="Bash", indent=r" (?:│ ?)?", margin=1, reason=AMEND,
         shows=rf" Bash command\n(?:{ROWS})?{EDGE}(?P<command>{ROWS}){EDGE}{TEXT}",
     ),
     DialogKind(
-        heading=r"\A Create file$", kind="edit", tool="Write",
+        heading=r"\A Create file$", kind="edit", tool="Write", reason=AMEND,
         shows=rf" Create file\n{FILE}{EDGE}(?P<content>{ROWS}){EDGE} Do you want to create (?P=name)\?\n",
     ),
     DialogKind(
-        heading=r"\A Overwrite file$", kind="edit", tool="Write",
+        heading=r"\A Overwrite file$", kind="edit", tool="Write", reason=AMEND,
         shows=rf" Overwrite file\n{FILE}{EDGE}(?P<diff>{ROWS}){EDGE} Do you want to overwrite (?P=name)\?\n",
     ),
     DialogKind(
-        heading=r"\A Edit file$", kind="edit", tool="Edit",
+        heading=r"\A Edit file$", kind="edit", tool="Edit", reason=AMEND,
         shows=rf" Edit file\n{FILE}{EDGE}(?P<diff>{ROWS}){EDGE} Do you want to make this edit to (?P=name)\?\n",
     ),
     DialogKind(
-        heading=r"\A Read file$", kind="read", tool="Read",
+        heading=r"\A Read file$", kind="read", tool="Read", reason=AMEND,
         shows=rf" Read file\n{EDGE} Read\((?P<path>[^·\n]+)\)\n{EDGE} Do you want to proceed\?\n",
     ),
     DialogKind(
         heading=r"\A Fetch$", kind="fetch", tool="WebFetch",
         shows=rf" Fetch\n .*\n{EDGE} url: (?P<url>\S+)\n prompt: .*\n{TEXT}{EDGE}{TEXT}",
     ),
-    DialogKind(heading=r"\A Tool use\n (?:│ )?Claude wants to search the web for: ", kind="fetch", tool="WebSearch"),
+    DialogKind(heading=r"\A Tool use\n (?:│ )?Claude wants to search the web for: ", kind="fetch", tool="WebSearch",
+               reason=AMEND),
     DialogKind(
-        heading=r"\A Tool use\n (?!(?:│ )?Claude wants)",
+        heading=r"\A Tool use\n (?!(?:│ )?Claude wants)", reason=AMEND,
         shows=rf" Tool use\n (?P<tool>.+) Tool: \(MCP\)\n{EDGE}{TEXT}{EDGE}{TEXT}",
     ),
     DialogKind(heading=r"\A Exit plan mode\?$", kind="switch_mode", tool="ExitPlanMode"),
