@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from midwatch.api.agentapi.bodies import EVENTS
 from midwatch.api.agentapi.follower import SessionFollower
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, local_url
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import UsageLimit
+from midwatch.domain.event import MessageDelta
 from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
 from serving import serve_agents, watch
@@ -469,7 +473,7 @@ async def test_uploads_are_stored(agent_api: AgentApi) -> None:
     path = Path(reply.json()["filePath"])
     assert path.read_bytes() == b"content"
     assert (path.name, path.parent.name) == ("evil.txt", "ed7002b439e9ac84")
-    assert path.parent.parent.name.startswith("agentapi-uploads-")
+    assert path.parent.parent.name.startswith("midwatch-uploads-")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o755)
     again = await http.post("/upload", files={"file": ("evil.txt", b"content")})
     assert again.json()["filePath"] == str(path)
@@ -609,6 +613,38 @@ async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> 
             events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
         assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
         await check_roles(served, base, token)
+
+
+async def test_a_message_replaces_one_that_waits_for_a_usage_limit(home: Path) -> None:
+    end = (int(time.time()) + 3600) * SECOND
+
+    async def act(turn: Any) -> str:
+        if turn.prompt == "first":
+            await turn.emit(MessageDelta(message_id="part", offset=0, text="You've hit"))
+            raise UsageLimit("You've hit your limit.", resets_at=end)
+        return "pong"
+
+    async with serve_agents(home, {"scripted": ScriptedAgent(act)}) as served:
+        await served.post("/sessions", {"key": "chat:1"})
+        http, base = served.http, f"{served.url}/sessions/chat:1/agentapi"
+
+        async def exchange(text: str) -> list[str]:
+            reply = await http.post(f"{base}/message", json={"content": text, "type": "user"})
+            assert reply.status_code == 200, reply.text
+            async with asyncio.timeout(60):
+                while (await http.get(f"{base}/status")).json()["status"] != "stable":
+                    await asyncio.sleep(0.01)
+            return [message["content"] for message in (await http.get(f"{base}/messages")).json()["messages"]]
+
+        (first, limit) = await exchange("first")
+        (parked,) = (await served.get("/tasks"))["tasks"]
+        assert limit == (
+            "[usage limit: You've hit your limit] Your message is sent again at "
+            f"{parked['due_at']}, unless you send another one before."
+        )
+        assert await exchange("second") == [first, limit, "second", "pong"]
+        tasks = (await served.get("/tasks"))["tasks"]
+        assert sorted(task["status"] for task in tasks) == ["cancelled", "done"]
 
 
 async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None:

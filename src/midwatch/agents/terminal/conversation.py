@@ -16,7 +16,7 @@ from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines,
 from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.dialog import Dialog
-from midwatch.agents.terminal.extract import extract_reply, read_lines
+from midwatch.agents.terminal.extract import extract_reply, find_added, read_lines, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.sending import clean, empty_box, send
@@ -60,6 +60,7 @@ class TerminalConversation:
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
         self._interrupted: Interrupt | None = None
+        self._shown_at_end: tuple[str, str] | None = None  # text of the terminal and prompt line after the last turn
         self._denied: list[str] = []  # actions of this turn that a person did not allow
         self._closed = False
 
@@ -135,6 +136,13 @@ class TerminalConversation:
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """Return the current screen of the terminal. Raise Conflict if no program runs."""
         return self._running().screenshot(styled=styled)
+
+    def late_output(self) -> str:
+        """Return what the program has written since the last turn, without the input box."""
+        if self._shown_at_end is None or self._live is None:
+            return ""
+        before, prompt = self._shown_at_end
+        return find_added(before, read_output(self._live.screen.read(), prompt, self._live.profile))
 
     def send_keys(self, data: bytes) -> None:
         """Type keys into the terminal for a person. Raise Conflict if no program runs."""
@@ -218,6 +226,7 @@ class TerminalConversation:
         return await tell_earlier(turn, name, "its program was started anew", most=LONGEST_EARLIER, imported=False)
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
+        self._shown_at_end = None
         earlier = await self._tell_earlier(turn)
         prompt = clean(earlier + build_prompt(turn, known=self._thread is not None or bool(earlier)))
         live.record(True)
@@ -254,6 +263,8 @@ class TerminalConversation:
             raise
         finally:
             live.record(False)
+            line = live.watch.prompt_line.rstrip()
+            self._shown_at_end = read_output(live.screen.read(), line, live.profile), line
 
     def _judge(self, live: Live, lines: list[str]) -> None:
         """Raise the error of a turn whose reply ends with the message of a failure."""

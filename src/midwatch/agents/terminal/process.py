@@ -33,7 +33,7 @@ MOST_PROCESSES = 50  # processes of a program that are searched for the one that
 READ_CALL = "0" if os.uname().machine == "x86_64" else "63"  # the number of the system call `read`
 
 InputState = Literal["unread", "waiting", "taken"]
-"""Keys wait in the terminal; or all are read, and a process waits for more; or all are read, and none is seen to wait."""
+"""Some keys are unread. Or all keys are read, and a process waits for more, or none is seen to wait."""
 
 
 class TerminalChild(Child):
@@ -176,10 +176,14 @@ def _waits_for_keys(leader: int, terminal: str) -> bool:
         with suppress(OSError, ValueError):  # the process has ended, or the system does not show this
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 call = (thread / "syscall").read_text().split()
-                if call[:1] == [READ_CALL] and os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}") == terminal:
+                if call[:1] == [READ_CALL] and _read_link(pid, int(call[1], 16)) == terminal:
                     return True
                 waiting += map(int, (thread / "children").read_text().split())
     return False
+
+
+def _read_link(pid: int, descriptor: int) -> str:
+    return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
 
 
 def _set_size(terminal: FileIO, size: tuple[int, int]) -> None:

@@ -30,6 +30,7 @@ WAITING_QUIET = 0.05  # for a program at its prompt that waits for keys
 START_QUIET = 0.5  # for a program that waits for keys and got no prompt yet
 SIGNAL_SETTLE = 0.1  # longest silence that is required after the program itself has reported that it waits
 LONGER = 10  # factor for the required silence: of a program that has returned to its prompt before, of an empty screen
+TAKEN_SECONDS = 0.1  # seconds after Enter in which the keys may still be on their way to the program
 NOTHING_QUIET = 60.0  # for a program that has read the prompt and has shown nothing since
 
 
@@ -66,6 +67,8 @@ class Watch:
         self._submitted: float | None = None
         self._place = (0, "")
         self._text_at_enter: str | None = ""  # None in line mode
+        self._read_at = 0.0
+        self.sending = False  # whether a prompt is being typed, and the program has not accepted it yet
         self._busy_seen = False
         self._was_idle = False
         self._comes_back = False
@@ -107,10 +110,13 @@ class Watch:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the terminal has changed since Enter. In line mode, a program may also show nothing while it works."""
+        """Whether the terminal has changed since Enter. In line mode, it is enough that the program took the prompt."""
         if self._text_at_enter is not None:
             return self._cursor_line() != self._place or self._screen.text() != self._text_at_enter
-        return not self.shows_nothing or self._find_input_state() == "taken"
+        if not self.shows_nothing:
+            return True
+        waited = self._submitted is not None and self._read_at - self._submitted >= TAKEN_SECONDS
+        return waited and self._find_input_state() == "taken"
 
     @property
     def shows_nothing(self) -> bool:
@@ -140,7 +146,7 @@ class Watch:
     def read(self, now: float) -> Reading:
         """Return the current status."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
-        silent = now - self._last_output
+        self._read_at, silent = now, now - self._last_output
         if asking := self._find_asking():
             self._busy_seen = True
             settled = silent >= ASKING_SETTLE
@@ -148,6 +154,8 @@ class Watch:
         if busy := self._find_busy():
             self._busy_seen = True
             return Reading("busy", busy)
+        if self.sending:
+            return Reading("busy", "reaction", False, again=TAKEN_SECONDS)
         if self._submitted is not None and not self.has_reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
         reading, needed = self._find_idle(silent)
@@ -216,8 +224,7 @@ class Watch:
         if profile.find(profile.prompt, line):
             return Reading("idle", "text"), profile.settle
         if self._prompt and line == self._prompt:
-            soon = silent < WAITING_QUIET or self._find_input_state() == "waiting"
-            return Reading("idle", "prompt", False), WAITING_QUIET if soon else min(PROMPT_QUIET, profile.quiet)
+            return Reading("idle", "prompt", False), self._wait(WAITING_QUIET, min(PROMPT_QUIET, profile.quiet), silent)
         return Reading("idle", "silence", False), self._find_quiet(silent)
 
     def _find_quiet(self, silent: float) -> float:
@@ -227,7 +234,13 @@ class Watch:
         if not starting and self.shows_nothing:
             longest = max(longest, NOTHING_QUIET)
         least = min(quiet, START_QUIET) if starting else quiet
-        return least if silent < least or self._find_input_state() == "waiting" else longest
+        return self._wait(least, longest, silent)
+
+    def _wait(self, least: float, longest: float, silent: float) -> float:
+        """Return `least` if the program waits for keys, and otherwise `longest`. Until then, check it repeatedly."""
+        if silent < least or self._find_input_state() == "waiting":
+            return least
+        return min(2 * silent, longest)
 
     def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()
