@@ -74,7 +74,7 @@ async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
         assert said, "it ended without a word"
         assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
         assert kind != "acp" or "not today" in said, "the agent was not told the reason"
-        assert "still here" in await rig.turn(key, "[[say still here]]")
+        assert await rig.turn(key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
 
 @pytest.mark.matrix
