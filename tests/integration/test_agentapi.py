@@ -334,8 +334,9 @@ async def test_an_agent_without_signs_that_does_not_react_is_reported(
 
 async def test_a_silent_agent_may_think_before_it_answers(tmp_path: Path) -> None:
     """It shows nothing after it has read the message, for longer than the silence after which others count as idle."""
-    thinks = f"said = input('> ')\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\nprint('you said', said)"
-    program = {"argv": [sys.executable, "-c", f"import os, time\n{thinks}\ninput('> ')"], "quiet": 0.2}
+    waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    thinks = f"import os, time\nsaid = input('> ')\n{waits}\nprint('you said', said)\ninput('> ')"
+    program = {"argv": [sys.executable, "-c", thinks], "quiet": 0.2}
     async with serve_agent(tmp_path, program=program) as agent_api:
         await agent_api.wait_until_stable()
         assert (await agent_api.send("hello")).status_code == 200

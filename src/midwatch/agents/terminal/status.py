@@ -218,7 +218,7 @@ class Watch:
         return self._wait(least, longest, silent)
 
     def _shows_prompt(self, starting: bool) -> bool:
-        """Return whether the screen may show a prompt. A program that starts and does not read keys may show progress."""
+        """Return whether the screen may show a prompt. A starting program that reads no keys may only show progress."""
         if not starting or not self.shown.strip():
             return bool(self.shown.strip())
         return bool(self._screen.line_to_cursor().strip()) or self._find_input_state() != "taken"
