@@ -169,7 +169,7 @@ class TerminalConversation:
         profile = self._profile
         self._forget()
         thread = turn.thread_id or self._thread
-        if thread is None and turn.resumed and profile.resume_argv:
+        if thread is None and turn.resumed and profile.resume_argv and profile.thread:
             raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
         self._new = thread is None or not profile.resume_argv
         if self._new:
