@@ -74,8 +74,8 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
     """
     rows = [row.rstrip() for row in shown.rstrip().split("\n")]
-    if profile.answers:
-        first, options = len(rows), tuple((keys, name) for name, keys in profile.answers.items())
+    if answers := _find_answers(profile, rows):
+        first, options = len(rows), tuple((keys, name) for name, keys in answers.items())
         complete = True
     else:
         first, end, found = _read_choices(profile, rows, columns)
@@ -91,7 +91,7 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     named = tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in options)
     if top is None or not options:
         return Dialog(text, named, refuse=profile.refuse)
-    body = "".join(f"{row}\n" for row in rows[top:first])
+    body = "".join(f"{_remove_border(profile, row)}\n" for row in rows[top:first])
     subject = read_subject(profile, body, "\n".join(rows[first:]), columns)
     if top < hidden:
         subject = subject._replace(certain=False)
@@ -101,8 +101,21 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
 def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
     """Return the number of the first row of a dialog that ends above row `end`, or None if its frame is missing."""
     frame = profile.frame or (RULE.pattern if not profile.dialogs else "")
-    top = next((at + 1 for at in range(end - 1, -1, -1) if re.search(frame, rows[at])), None) if frame else 0
+    found = ((at, match) for at in range(end - 1, -1, -1) if (match := re.search(frame, rows[at])) is not None)
+    top = next((at + 1 if match[0] else at for at, match in found), None) if frame else 0
     return top if top is not None or profile.dialogs else 0
+
+
+def _remove_border(profile: Profile, row: str) -> str:
+    return re.sub(profile.border, "", row).rstrip() if profile.border else row
+
+
+def _find_answers(profile: Profile, rows: list[str]) -> dict[str, str]:
+    """Return the choices and their keys of a dialog that does not show each choice on a row of its own."""
+    top = _find_top(profile, rows, len(rows))
+    text = "\n".join(_remove_border(profile, row) for row in rows[top:]) if top is not None else ""
+    found = [kind.answers for kind in profile.dialogs if kind.answers and profile.find(kind.heading, text)]
+    return found[0] if found else profile.answers
 
 
 def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:

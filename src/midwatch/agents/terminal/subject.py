@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from midwatch.agents.terminal.arguments import Arguments, read_arguments
 from midwatch.agents.terminal.profile import DialogKind, Profile
 from midwatch.domain.agent import QuestionKind
 
@@ -45,8 +46,10 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
         kind.kind, tool=groups.get("tool") or kind.tool or None, url=_join_words(groups.get("url")),
-        diff=_read_diff(groups), readable=True, certain=True,
+        diff=_read_diff(groups, kind.gap), readable=True, certain=True,
     )  # fmt: skip
+    if "arguments" in groups:
+        return _take_arguments(subject, read_arguments(groups["arguments"], columns))
     if "path" in groups:
         path = groups["path"].strip()
         plain = path.isascii() and " " not in path
@@ -58,6 +61,15 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         certain = joined.certain and _is_certain(joined.text) and _is_proved(kind, joined.text, choices)
         subject = subject._replace(command=joined.text, certain=certain)
     return subject if subject.readable else subject._replace(path=None, certain=False)
+
+
+def _take_arguments(subject: Subject, arguments: Arguments | None) -> Subject:
+    if arguments is None:
+        return subject._replace(readable=False, certain=False)
+    return subject._replace(
+        command=arguments.get("command"), path=arguments.get("path"), url=arguments.get("url"),
+        diff=arguments.diff(), certain=arguments.certain,
+    )  # fmt: skip
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -148,7 +160,7 @@ def _join_words(rows: str | None) -> str | None:
 # -- diffs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_diff(groups: dict[str, str]) -> str | None:
+def _read_diff(groups: dict[str, str], gap: int) -> str | None:
     """Return the rows of a change as a unified diff, or None if there is no change or it cannot be read."""
     shown = groups.get("diff") or groups.get("content")
     path = groups.get("path", "").strip().lstrip("/")
@@ -171,7 +183,7 @@ def _read_diff(groups: dict[str, str]) -> str | None:
         elif "content" in groups:
             hunks[-1].append((int(match[1]), "+" + row[match.end(1) + 1 :]))
         else:
-            hunks[-1].append((int(match[1]), (match[2] or " ") + (match[3] or "")))
+            hunks[-1].append((int(match[1]), (match[2] or " ") + (match[3] or "")[gap:]))
     old = "/dev/null" if "content" in groups else f"a/{path}"
     return "".join((f"--- {old}\n+++ b/{path}\n", *(_format_hunk(hunk) for hunk in hunks if hunk)))
 
