@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from midwatch.agents.base import KindOptions
 from midwatch.domain.agent import QuestionKind, Risk
+from midwatch.wire.fields import Options
 
 
 def _check_regex(text: str) -> str:
@@ -28,6 +29,23 @@ Regex = Annotated[str, AfterValidator(_check_regex)]
 ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U, RIGHT = "\x1b", "\x03", "\x04", "\x15", "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
+
+
+What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]
+"""What a text means: a usage limit; not signed in; a temporary failure; a permanent one; an error whose kind its words
+tell; that the program was stopped; that it stopped after a denied action, if an action was denied in this turn."""
+Place = Literal["reply", "screen", "busy", "exit"]
+"""Where a text must be: after the sign `failure` at the end of the reply; on the screen below the last input box, or
+without one; on the screen while the program is busy; on the last screen of a program that has ended."""
+
+
+class Meaning(Options):
+    """What one text on the screen means. It counts only in its place, so that a reply may contain the same words."""
+
+    what: What
+    where: Place = "reply"
+    text: Regex = ""
+    keys: str = ""  # keys that close the screen with this text
 
 
 class DialogKind(BaseModel):
@@ -127,6 +145,9 @@ class Profile(KindOptions):
     noise: Regex = Field("", description="Lines around a reply that are not part of it, such as a spinner.")
     marker: Regex = Field("", description="Sign before the first line of each part of the reply.")
     report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
+    # -- failures
+    failure: Regex = Field("", description="Sign before a message of the program that is not part of the answer.")
+    meanings: tuple[Meaning, ...] = Field((), description="Texts on the screen that mean a failure, and their places.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
         """Return the first match of a sign in a text, or None."""

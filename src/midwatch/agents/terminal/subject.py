@@ -53,8 +53,8 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         return Subject(kind.kind, kind.tool or None)
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
-        kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"), diff=_read_diff(groups, kind.gap),
-        risk=kind.risk, reason=kind.reason, readable=True, certain=True,
+        kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"),
+        diff=_read_diff(groups, kind.gap), risk=kind.risk, reason=kind.reason, readable=True, certain=True,
     )  # fmt: skip
     unread = Subject(kind.kind, subject.tool)
     if "arguments" in groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import BRAILLE, CONTROL_D, ESCAPE, DialogKind, full_screen
+from midwatch.agents.terminal.profile import BRAILLE, CONTROL_D, ESCAPE, DialogKind, Meaning, full_screen
 
 AMEND = ("\t", "{why}", "\r")
 EDGE = r"╌+\n"
@@ -53,6 +53,22 @@ DIALOGS = (
 If a text that the agent has written takes several rows, each of them begins with `│`.
 """
 
+VERSION = "2.1.325"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="failed", text=r"(Context limit reached|Prompt is too long|Conversation too long)"),
+    Meaning(what="limit", text=r"You.ve (hit|reached) your .*limit"),
+    Meaning(what="limit", text=r"(Claude( AI)?|5-hour|Weekly|Usage) (usage )?limit reached"),
+    Meaning(what="auth", text=r"(Please run /login|Not logged in|Invalid API key|OAuth token (revoked|has expired))"),
+    Meaning(what="error", text=r"API Error"),
+    Meaning(what="stopped", text=r"Interrupted · What should Claude do instead\?"),
+    Meaning(what="limit", where="screen", text=r"^ *⚠ Usage limit reached.*\n.*Esc to cancel", keys=ESCAPE),
+    Meaning(what="limit", where="screen", text=r"^ *What do you want to do\?\s*\n.*1\. .*limit to reset", keys=ESCAPE),
+    Meaning(what="auth", where="screen", text=r"^ *Select login method:\s*\n *❯ 1\. .*"),
+    Meaning(what="error", where="busy", text=r"^[✻✽✶✢·*✳] .* · Retrying in .*"),
+    Meaning(what="passing", where="exit", text=r"^ *Unable to connect to Anthropic services$(\s*\n.*)?"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}"),
     resume_argv=("claude", "--settings", '{"tui":"default"}', "--resume", "{thread}"),
@@ -75,4 +91,6 @@ PROFILE = full_screen(
     noise=r"^\s*([✻✽✶✢·*✳] .*|⎿\s+Tip:.*|.*esc to interrupt.*)$",
     marker=r"^[●⏺] ",
     report_calls="claude",
+    failure=r"^(● |  ⎿ [ \xa0])",
+    meanings=MEANINGS,
 )

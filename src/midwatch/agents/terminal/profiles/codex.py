@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import BRAILLE, ESCAPE, DialogKind, full_screen
+from midwatch.agents.terminal.profile import BRAILLE, ESCAPE, DialogKind, Meaning, full_screen
 
 OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
 """Without the last option, codex may draw a long answer again, but only its last 1000 rows."""
@@ -28,6 +28,18 @@ DIALOGS = (
 A change is shown above its dialog. A command can contain tabs, which the screen does not show, but a choice repeats the
 words of the command.
 """
+VERSION = "0.166.0"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="limit", text=r"(You.ve hit your usage limit|Quota exceeded)"),
+    Meaning(what="passing", text=r"We.re currently experiencing high demand"),
+    Meaning(what="failed", text=r"(Codex ran out of room|.*(context_length_exceeded|invalid_request_error))"),
+    Meaning(what="stopped", text=r"Conversation interrupted"),
+    Meaning(what="error"),
+    Meaning(what="auth", where="screen", text=r"^ *Choose how you want to use Codex\.\s*\n[> ] 1\. Sign in .*"),
+    Meaning(what="error", where="busy", text=r"^• Reconnecting\.\.\. .*\n +└ .*"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("codex", *OPTIONS),
     resume_argv=("codex", "resume", *OPTIONS, "{thread}"),
@@ -48,4 +60,6 @@ PROFILE = full_screen(
     noise=r"^( *─? ?Worked for .*|─+|• Working .*|.*esc to interrupt.*)$",
     marker=r"^• ",
     report_calls="codex",
+    failure=r"^■ ",
+    meanings=MEANINGS,
 )
