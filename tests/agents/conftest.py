@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes `known` and `way` for each pair."""
     if "known" in metafunc.fixturenames:
         asks = metafunc.definition.get_closest_marker("asks") is not None
-        terminals = metafunc.module.__name__.endswith("test_terminals")
+        terminals = "test_terminal" in metafunc.module.__name__
         pairs = TERMINALS if terminals else [(known, way) for known, way in PAIRS if way == "acp" or not asks]
         metafunc.parametrize(("known", "way"), pairs, ids=[f"{known.name}-{way}" for known, way in pairs])
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
+from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.dialog import Dialog
-from midwatch.agents.terminal.extract import extract_reply
+from midwatch.agents.terminal.extract import extract_reply, read_lines
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
-from midwatch.agents.terminal.sending import clean, send
+from midwatch.agents.terminal.sending import clean, empty_box, send
 from midwatch.agents.terminal.status import Reading
-from midwatch.base.errors import AgentError, Conflict
+from midwatch.base.clock import SystemClock
+from midwatch.base.errors import AgentError, Conflict, UsageLimit
 from midwatch.domain.agent import Interrupt, ProgramOwner, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
@@ -29,10 +31,11 @@ from midwatch.programs.reaper import members
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0  # seconds after which a program that still shows the same question has not accepted the answer
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
+KEY_SECONDS = 0.1
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -54,6 +57,7 @@ class TerminalConversation:
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
         self._interrupted: Interrupt | None = None
+        self._denied: list[str] = []  # actions of this turn that a person did not allow
         self._closed = False
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ class TerminalConversation:
 
     async def turn(self, turn: Turn) -> TurnResult:
         """Send the prompt, wait until the agent is idle again, and read its reply from the terminal."""
-        self._turn, self._interrupted = turn, None
+        self._turn, self._interrupted, self._denied = turn, None, []
         try:
             await self.start(turn)
             await self._wait_until_idle(turn, START_SECONDS)
@@ -103,7 +107,7 @@ class TerminalConversation:
         if mode != "stop":
             live.child.interrupt(mode)
             return
-        live.type(live.profile.interrupt)
+        await live.type_each(live.profile.interrupt)
         await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
         if self._turn is not None and live.running and live.read().state != "idle":
             live.child.signal_foreground()
@@ -163,7 +167,7 @@ class TerminalConversation:
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
         program = self._agent.program(filled, turn.workdir or self._session.workdir)
-        self._root = os.path.realpath(program.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
             await live.start(program, turn)
         except BaseException:
@@ -195,6 +199,8 @@ class TerminalConversation:
         code = await live.wait_for_end()
         screen = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=screen))
+        if found := meaning.find_at_exit(live.profile, screen):
+            return meaning.make_problem(live.profile, found, SystemClock().now())
         lines = last_lines(live.screen.read())
         return AgentError(f"{Path(self._profile.argv[0]).name} {describe_exit(code)}" + (f": {lines}" if lines else ""))
 
@@ -205,11 +211,12 @@ class TerminalConversation:
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
-        def read_reply() -> str:
+        def read_text() -> str:
             text = live.screen.read(first if first < live.screen.height else 0)
-            if not live.profile.box:
-                text = text.removesuffix(live.watch.prompt_line.rstrip())
-            return extract_reply(text, prompt, live.profile)
+            return text if live.profile.box else text.removesuffix(live.watch.prompt_line.rstrip())
+
+        def read_reply() -> str:
+            return extract_reply(read_text(), prompt, live.profile)
 
         try:
             await send(live, prompt)  # earlier text on the screen is not part of the reply
@@ -225,9 +232,21 @@ class TerminalConversation:
                 showing.cancel()
                 with suppress(asyncio.CancelledError):
                     await showing
+            self._judge(live, read_lines(read_text(), prompt, live.profile))
             return TurnResult(text=read_reply(), thread_id=self._thread)
+        except AgentError:
+            await empty_box(live, prompt)
+            raise
         finally:
             live.record(False)
+
+    def _judge(self, live: Live, lines: list[str]) -> None:
+        """Raise the error of a turn whose reply ends with the message of a failure."""
+        report = live.watch.report
+        if found := meaning.find_in_reply(live.profile, lines, report, denied=bool(self._denied)):
+            raise meaning.make_problem(live.profile, found, SystemClock().now(), self._denied)
+        if self._denied and report.state == "idle":  # after an answer it would be `done`
+            raise meaning.explain_stop(live.profile, self._denied)
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
         """Wait until the agent waits for a prompt. If a question appears on the screen, ask people.
@@ -236,18 +255,29 @@ class TerminalConversation:
         """
         live = self._live
         assert live is not None
+        loop, waiting = asyncio.get_running_loop(), meaning.LimitWait(live.profile)
+
+        def find_problem() -> meaning.Found | UsageLimit | None:
+            shown = live.watch.shown
+            found = meaning.find_on_screen(live.profile, shown)
+            return found or waiting.check(shown, loop.time(), SystemClock().now())
 
         def is_over(reading: Reading) -> bool:
+            if find_problem():
+                return True
             # if the profile has a sign for idle, an empty screen means that the program has not started yet
             if reading.state == "idle":
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
             return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
         questions: Counter[str] = Counter()
+        answered = ""  # the screen when the last question was answered, until the program works
         while True:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
                 raise await self._report_exit(turn, live)
+            if problem := find_problem():
+                raise await self._stop(live, problem)
             if self._is_abandoned or (self._interrupted and reading.state == "idle"):
                 raise AgentError("the turn was interrupted.")
             if reading.state == "idle":
@@ -260,7 +290,23 @@ class TerminalConversation:
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
                 raise AgentError(f"the program asks the same question again and again: {question.text}")
-            await self._ask(turn, live, question)
+            if live.screen.text() == answered:
+                raise self._make_refusal(live)
+            answered = await self._ask(turn, live, question)
+
+    async def _stop(self, live: Live, problem: meaning.Found | UsageLimit) -> AgentError:
+        """Close the screen that tells of a failure, or stop a program that waits for too long. Return the error."""
+        keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
+        if keys:
+            await live.stand_still(PAINT_SECONDS)
+            await live.type_each(keys)
+            await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
+        if isinstance(problem, UsageLimit):
+            return problem
+        report = live.watch.report
+        if report.state == "error" and report.message:
+            problem = problem._replace(text=report.message)  # it tells more than the screen
+        return meaning.make_problem(live.profile, problem, SystemClock().now())
 
     def _check_known(self, live: Live, reading: Reading) -> None:
         """Raise AgentError if the screen is unknown. It may show a question, which the key Enter would answer."""
@@ -274,23 +320,45 @@ class TerminalConversation:
         """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
+    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> str:
+        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal.
+
+        Return the screen at the time of the answer, or an empty text if the program has worked since.
+        """
+        worked = False
+
+        def is_over(reading: Reading) -> bool:
+            nonlocal worked
+            worked |= reading.state == "busy"
+            is_other = reading.state == "asking" and reading.certain and not live.watch.read_dialog().is_same(dialog)
+            return reading.state != "asking" or is_other
+
         asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
-        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        closing = asyncio.create_task(live.until(is_over))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            answer = asking.result()
-            keys = dialog.keys(answer)
-            if keys is not None:
-                live.type(keys)
-            elif not answer.granted:
+            if closing.done() or not live.watch.read_dialog().is_same(dialog):
+                return ""
+            answer, screen = asking.result(), live.screen.text()
+            if not answer.granted:
+                self._denied.append(meaning.name_action(dialog.question(self._root), answer))
+            keys = live.watch.read_dialog().keys(answer)
+            for number, key in enumerate(keys):
+                await asyncio.sleep(KEY_SECONDS if number else 0)  # several keys at once look like pasted text
+                live.type(key)
+            if not keys and not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")
             await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
+            if not closing.done():
+                raise self._make_refusal(live)
+            return "" if worked else screen
         finally:
             await cancel(asking, closing)
+
+    @staticmethod
+    def _make_refusal(live: Live) -> AgentError:
+        shown = last_lines(live.screen.text())
+        return AgentError(f"the program did not accept the answer, and asks the same again; its screen: {shown}")
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. Wait shortly for it, because some programs show it late."""
@@ -326,6 +394,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:

@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.subject import Subject, measure, read_subject
-from midwatch.agents.tool_question import make_absolute, rate_risk, word_question
+from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
-NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes)", re.I)
-ALWAYS = re.compile(r"(always|don.t ask|\ball |every|session|remember|auto)", re.I)
+NO = re.compile(
+    r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
+)
+ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
 MOST_LINES = 60
+WORDED = ("execute", "edit", "read", "fetch")
+"""Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
 RULE = re.compile(r"^[ ╭┌]*[─━═╌]{10,}[ ╮┐]*$")
 UNFRAMED = str.maketrans("│┃║|", "    ")
 UNCHOSEN = " ○◯"
@@ -26,10 +30,11 @@ BY_HAND = (Choice("answered in the terminal", "allow_once"), Choice("stop", "rej
 
 
 class Option(NamedTuple):
-    """A choice and the keys that select it."""
+    """A choice, the keys that select it, and the keys that only move the pointer to it."""
 
     choice: Choice
     keys: str
+    moves: tuple[str, ...] = ()
 
 
 class Dialog(NamedTuple):
@@ -47,25 +52,39 @@ class Dialog(NamedTuple):
     def question(self, root: str | None = None) -> Question:
         """Return the question to ask a person. `root` is the directory of the program."""
         choices = tuple(option.choice for option in self.options) or BY_HAND
-        kind, tool, command, path, url, diff, readable, certain = self.subject
-        if not readable:
-            return Question(text=self.text, choices=choices, kind=kind, tool=tool, risk="high", root=root)
-        topic = command or path or url
-        paths = () if path is None else (path if root is None else make_absolute(path, root),)
+        subject, kind = self.subject, self.subject.kind
+        if not subject.readable:
+            return Question(
+                text=self.text, choices=choices, kind=kind, tool=subject.tool, risk="high", root=root, certain=False
+            )
+        topic = subject.command or " ".join(subject.paths) or subject.url
+        paths = subject.paths if root is None else tuple(make_absolute(path, root) for path in subject.paths)
+        risk = None if kind == "choice" else rate_risk(kind, subject.command, paths, root or "/")
         return Question(
-            text=word_question(kind, topic) if topic and kind in ("execute", "edit", "read", "fetch") else self.text,
-            choices=choices, kind=kind, tool=tool, command=command, paths=paths, diff=diff,
-            risk=None if kind == "choice" else rate_risk(kind, command, paths, root or "/"), root=root, certain=certain,
+            text=word_question(kind, topic) if topic and kind in WORDED else self.text,
+            choices=choices, kind=kind, tool=subject.tool, command=subject.command, paths=paths,
+            diff=subject.diff and subject.diff[:LONGEST_DIFF], risk=subject.risk or risk, root=root,
+            certain=subject.certain,
         )  # fmt: skip
 
-    def keys(self, answer: Answer) -> str | None:
-        """Return the keys that give this answer, or None if no option fits. An option for one time is preferred."""
-        for option in self.options:
-            if option.choice.name == answer.choice:
-                return option.keys
+    def is_same(self, other: Dialog) -> bool:
+        """Return whether both are the same question. A person at the terminal may write something into a choice."""
+        return (self.text, self.subject) == (other.text, other.subject)
+
+    def keys(self, answer: Answer) -> tuple[str, ...]:
+        """Return the keys that give this answer, to be typed one after the other; none if no option fits.
+
+        An option for one time is preferred.
+        """
+        named = [option for option in self.options if option.choice.name == answer.choice]
         fitting = [option for option in self.options if option.choice.allows == answer.granted]
         fitting.sort(key=lambda option: option.choice.kind.endswith("always"))
-        return fitting[0].keys if fitting else (self.refuse or None) if not answer.granted else None
+        for option in (*named, *fitting):
+            why = "".join(filter(str.isprintable, " ".join((answer.why or "").split())))
+            if why and self.subject.reason and not option.choice.allows:
+                return (*option.moves, *(keys.replace("{why}", why) for keys in self.subject.reason))
+            return (option.keys,)
+        return (self.refuse,) if self.refuse and not answer.granted else ()
 
 
 def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 0) -> Dialog:
@@ -88,7 +107,11 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
         options = tuple(found)
     top = _find_top(profile, rows, first)
     text = "\n".join(row.strip(FRAME) for row in rows[max(top or 0, first - MOST_LINES) : first] if row.strip(FRAME))
-    named = tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in options)
+    pointed = next((at for at, (_, words) in enumerate(options) if _is_pointed(profile, rows[first:], words)), 0)
+    named = tuple(
+        Option(Choice(words, _judge_kind(words)), keys, (DOWN if at > pointed else UP,) * abs(at - pointed))
+        for at, (keys, words) in enumerate(options)
+    )
     if top is None or not options:
         return Dialog(text, named, refuse=profile.refuse)
     body = "".join(f"{_remove_border(profile, row)}\n" for row in rows[top:first])
@@ -100,10 +123,14 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
 
 def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
     """Return the number of the first row of a dialog that ends above row `end`, or None if its frame is missing."""
-    frame = profile.frame or (RULE.pattern if not profile.dialogs else "")
-    found = ((at, match) for at in range(end - 1, -1, -1) if (match := re.search(frame, rows[at])) is not None)
-    top = next((at + 1 if match[0] else at for at, match in found), None) if frame else 0
-    return top if top is not None or profile.dialogs else 0
+    frame = profile.frame or (r"\A" if profile.dialogs else RULE.pattern)
+    above = "\n".join(rows[:end])
+    last = None
+    for match in re.finditer(frame, above, re.MULTILINE):
+        last = match
+    if last is None:
+        return None if profile.dialogs else 0
+    return above.count("\n", 0, last.end()) + (1 if last[0] else 0)
 
 
 def _remove_border(profile: Profile, row: str) -> str:
@@ -126,6 +153,12 @@ def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
     marks = [row for row in rows[first:end] if re.match(profile.pointer, row.translate(UNFRAMED))]
     below = [row for row in rows[end:] if row.strip(FRAME)]
     return len(marks) == 1 and all(profile.find(profile.footer, row) for row in below)
+
+
+def _is_pointed(profile: Profile, rows: list[str], words: str) -> bool:
+    """Return whether the pointer is before the choice with these words."""
+    marked = (row for row in rows if profile.pointer and re.match(profile.pointer, row.translate(UNFRAMED)))
+    return any(words.startswith(row.strip(FRAME).partition(". ")[2]) for row in marked if ". " in row)
 
 
 def _has_footer(profile: Profile, rows: list[str]) -> bool:

@@ -20,14 +20,18 @@ RECOGNISED = 12  # characters by which the echo of a prompt is recognised
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:
     """Return the reply in `text`, the text of the terminal from about the moment when the prompt was sent."""
-    lines = text.split("\n")
-    if profile.edge:
-        lines = [re.sub(profile.edge, "", line) for line in lines]
-    body = _remove_noise(_cut_box(_skip_echo(lines, prompt, profile), profile), profile)
-    reply_text = "\n".join(_remove_markers(body, profile))
+    reply_text = "\n".join(_remove_markers(read_lines(text, prompt, profile), profile))
     if profile.report_calls:
         reply_text = format_tool_calls(profile.report_calls, reply_text)[0]
     return reply_text.strip("\n")
+
+
+def read_lines(text: str, prompt: str, profile: Profile) -> list[str]:
+    """Return the lines of the reply as the screen shows them, with their markers."""
+    lines = text.split("\n")
+    if profile.edge:
+        lines = [re.sub(profile.edge, "", line) for line in lines]
+    return _remove_noise(_cut_box(_skip_echo(lines, prompt, profile), profile), profile)
 
 
 def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from midwatch.agents.base import KindOptions
-from midwatch.domain.agent import QuestionKind
+from midwatch.domain.agent import QuestionKind, Risk
+from midwatch.wire.fields import Options
 
 
 def _check_regex(text: str) -> str:
@@ -30,20 +31,39 @@ BRAILLE = "^[\u2801-\u28ff]"
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
+What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]
+"""What a text means: a usage limit; not signed in; a temporary failure; a permanent one; an error whose kind its words
+tell; that the program was stopped; that it stopped after a denied action, if an action was denied in this turn."""
+Place = Literal["reply", "screen", "busy", "exit"]
+"""Where a text must be: after the sign `failure` at the end of the reply; on the screen below the last input box, or
+without one; on the screen while the program is busy; on the last screen of a program that has ended."""
+
+
+class Meaning(Options):
+    """What one text on the screen means. It counts only in its place, so that a reply may contain the same words."""
+
+    what: What
+    where: Place = "reply"
+    text: Regex = ""
+    keys: str = ""  # keys that close the screen with this text
+
+
 class DialogKind(BaseModel):
     """One kind of dialog of a program: how it is recognised, and where it shows what it asks about.
 
     A dialog is the text from the row below the profile's `frame` to the row above its first choice. Its current choice
     has the profile's `pointer` in front, and below its choices is nothing but rows with the profile's `footer`. Each
-    row of the text ends with a line feed and has no blanks at its end. `heading` is searched in this text. If the headings of all kinds together
-    match it exactly once, the kind is known.
+    row of the text ends with a line feed and has no blanks at its end. `heading` is searched in this text. If the
+    headings of all kinds together match it exactly once, the kind is known.
 
     `shows` must match the whole text. Its named groups tell what the dialog is about:
 
     - `command`: rows of a command. `indent` is removed from each of them, and rows that the program has wrapped are
       joined: the program leaves `margin` columns at the right edge empty.
-    - `path`: a file or directory. `url`: an address. `tool`: the program's own name for the tool.
-    - `diff`: rows with a line number, then ` `, `+` or `-`, then the text of the line.
+    - `path`: a file or directory; or several rows with a path each, from which `indent` is removed.
+    - `url`: an address. `tool`: the program's own name for the tool.
+    - `diff`: rows with a line number, then ` `, `+` or `-`, then the text of the line. A row such as
+      `notes.txt (+1 -1)` begins the change of another file.
     - `content`: rows with a line number and the text of a line of a new file.
     - `arguments`: the arguments of the tool as JSON, in rows that the terminal has wrapped.
 
@@ -60,6 +80,9 @@ class DialogKind(BaseModel):
     shows: Regex = ""
     indent: Regex = ""
     margin: int = 0
+    risk: Risk | None = None
+    reason: tuple[str, ...] = ()
+    """Keys that refuse with a reason, `{why}`, when the pointer is on the choice that means no."""
     gap: int = 0
     """The number of blanks between the sign and the text in a row of a diff."""
     answers: dict[str, str] = {}
@@ -122,6 +145,9 @@ class Profile(KindOptions):
     noise: Regex = Field("", description="Lines around a reply that are not part of it, such as a spinner.")
     marker: Regex = Field("", description="Sign before the first line of each part of the reply.")
     report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
+    # -- failures
+    failure: Regex = Field("", description="Sign before a message of the program that is not part of the answer.")
+    meanings: tuple[Meaning, ...] = Field((), description="Texts on the screen that mean a failure, and their places.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
         """Return the first match of a sign in a text, or None."""

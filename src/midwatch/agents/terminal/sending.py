@@ -24,6 +24,7 @@ ECHO_SECONDS = 10.0
 UNKNOWN_ECHO_SECONDS = 1.0  # for a program that may not echo the prompt
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
+EMPTY_SECONDS = 2.0
 
 
 def clean(prompt: str) -> str:
@@ -81,6 +82,14 @@ def _encode_keys(live: Live, text: str) -> str:
     if line_mode and len(text.encode()) > LONGEST_LINE:
         raise AgentError(f"this program accepts lines of up to {LONGEST_LINE} bytes; write a shorter prompt")
     return text
+
+
+async def empty_box(live: Live, text: str) -> None:
+    """Empty the input box if it contains the prompt. Some programs put a prompt back when their work is interrupted."""
+    tail = _remove_blanks(text)[-RECOGNISED:]
+    if live.running and _is_in_box(live, tail):
+        _take_back(live)
+        await live.until(lambda _: not _is_in_box(live, tail), EMPTY_SECONDS)
 
 
 def _take_back(live: Live) -> None:

@@ -7,6 +7,7 @@ a reading contains the time after which the status can change without new output
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Literal, NamedTuple
 
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
@@ -16,11 +17,13 @@ from midwatch.agents.terminal.screen import Screen, Signal
 State = Literal["starting", "idle", "busy", "asking", "exited"]
 Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
 
+RESTING = ("idle", "done", "error")
 LAST_ROWS = 25
 DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
+BLOCKED_QUIET = 2.0  # seconds after which a program that is blocked shows its dialog, if it has one
 LONGER = 10  # factor for the required silence of a program that has returned to its prompt before
 
 
@@ -33,13 +36,20 @@ class Reading(NamedTuple):
     again: float | None = None  # seconds of silence after which the reading changes, or None
 
 
+class Report(NamedTuple):
+    """The status that a program reports by OSC 7501, such as `done` or `error`, and the message that it adds."""
+
+    state: str = ""
+    message: str = ""
+
+
 class Watch:
     """Reads the status of one terminal."""
 
     def __init__(self, profile: Profile, screen: Screen) -> None:
         self._profile = profile
         self._screen = screen
-        self._program = ""
+        self.report = Report()
         self._progress = ""
         self._paste_tells = profile.paste_tells
         self._prompt: str | None = None  # the line of the cursor before the first prompt, if there is no other sign
@@ -57,8 +67,8 @@ class Watch:
         """Process a signal of the program. Remember that the program was busy, even if only for a moment."""
         profile = self._profile
         if signal.kind == "program":
-            self._program = _read_state(signal.value)
-            self._busy_seen |= self._program == "working"
+            self.report = _read_report(signal.value)
+            self._busy_seen |= self.report.state == "working"
         elif signal.kind == "progress":
             self._progress = signal.value
             self._busy_seen |= signal.value in ("1", "3")
@@ -132,7 +142,7 @@ class Watch:
 
     def _find_asking(self) -> Evidence | None:
         profile = self._profile
-        if self._program == "blocked":
+        if self.report.state == "blocked" and not self._is_at_prompt():
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
@@ -140,10 +150,17 @@ class Watch:
             return None
         return "text" if not profile.dialogs or self.read_dialog().framed else None
 
+    def _is_at_prompt(self) -> bool:
+        """Return whether the input box is there, and no dialog: claude is also blocked when it is not signed in."""
+        profile = self._profile
+        if not profile.dialogs or not profile.find(profile.box, self.shown):
+            return False
+        return not self.read_dialog().framed
+
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
-        if self._program:
-            return "program" if self._program == "working" else None
+        if self.report.state:
+            return "program" if self.report.state == "working" else None
         if profile.find(profile.busy_title, self._screen.title):
             return "title"
         if self._progress in ("1", "3"):
@@ -157,8 +174,10 @@ class Watch:
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
-            if self._program in ("idle", "done"):
+            if self.report.state in RESTING:
                 return Reading("idle", "program"), profile.settle
+            if self.report.state == "blocked":
+                return Reading("idle", "program"), BLOCKED_QUIET
             if profile.find(profile.idle_title, screen.title):
                 return Reading("idle", "title"), profile.settle
             if self._paste_tells and screen.takes_paste:
@@ -176,13 +195,21 @@ class Watch:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
-def _read_state(text: str) -> str:
-    """Return the state in the text of OSC 7501, such as `blocked` in `state=blocked:kind=permission`.
+def _read_report(text: str) -> Report:
+    """Return the state and the message in the text of OSC 7501, such as `state=blocked:kind=permission:msg=BASE64`.
 
-    Return an empty text if the program has cleared its state.
+    The state is empty if the program has cleared it. A program that waits for a sign-in shows its input box and no
+    question, so its state is `error`.
     """
-    for part in text.split(":"):
-        name, _, value = part.partition("=")
-        if name == "state":
-            return "" if value == "clear" else value
-    return ""
+    fields = dict(part.partition("=")[::2] for part in text.split(":"))
+    state = fields.get("state", "")
+    if state == "blocked" and fields.get("kind") == "auth":
+        state = "error"
+    return Report("" if state == "clear" else state, _decode(fields.get("msg", "")))
+
+
+def _decode(message: str) -> str:
+    try:
+        return b64decode(message + "===").decode("utf-8", "replace")
+    except ValueError:
+        return ""

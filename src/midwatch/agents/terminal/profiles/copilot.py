@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import ESCAPE, DialogKind, full_screen
+from midwatch.agents.terminal.profile import ESCAPE, DialogKind, Meaning, full_screen
 
 BOX = r"╭(?P<edge>─+)╮\n{}╰(?P=edge)╯\n\n"
 DIFF = r"(?P<diff>(?: *\d+(?: [ +-](?: .*)?)?\n)+)"
@@ -52,6 +52,10 @@ DIALOGS = (
 )
 """Dialogs of version 1.0.102. The first row of a dialog is often a text of the agent."""
 
+VERSION = "1.0.102"
+"""The version from which the texts below were taken."""
+MEANINGS = (Meaning(what="error"),)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("copilot", "--session-id", "{thread}"),
     resume_argv=("copilot", "--resume", "{thread}"),
@@ -72,4 +76,6 @@ PROFILE = full_screen(
     edge=r" *(\d\d:\d\d +)?[┃█]$",
     noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
     marker=r"^ *● ",
+    failure=r"^ ✗ ",
+    meanings=MEANINGS,
 )

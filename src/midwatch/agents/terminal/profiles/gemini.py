@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import ESCAPE, DialogKind, full_screen
+from midwatch.agents.terminal.profile import ESCAPE, DialogKind, Meaning, full_screen
 
 DIFF = r"(?P<diff>(?: *\d+(?: [ +-](?: .*)?)?\n| *⋮.*\n)+)"
 CONTENT = r"(?P<content>(?: *\d+(?: .*)?\n)+)"
@@ -53,6 +53,17 @@ DIALOGS = (
 )
 """Dialogs of version 0.61.0. A dialog is in a box, and a command or change in a box in it."""
 
+VERSION = "0.61.0"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="stopped", text=r"Request cancelled"),
+    Meaning(what="error", text=r"(\[API Error|.*\b(error|failed|quota|limit)\b)"),
+    Meaning(what="limit", where="screen", text=r"^│ Usage limit reached for (.*\n)+?│ ● 1\. Keep trying", keys="2"),
+    Meaning(what="auth", where="screen", text=r"^│ +How would you like to authenticate for this project\?"),
+    Meaning(what="auth", where="screen", text=r"^│ +Enter Gemini API Key"),
+    Meaning(what="auth", where="screen", text=r"^Please visit the following URL to authorize the application:"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("gemini", "--session-id", "{thread}"),
     resume_argv=("gemini", "--resume", "{thread}"),
@@ -77,4 +88,6 @@ PROFILE = full_screen(
     box=r"^▄{10,}\n *[>*!] ",
     noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|[▀▄─]{10,}|.*\? for shortcuts.*| *(Shift\+Tab|Press Ctrl\+O|YOLO) .*)$",
     marker=r"^✦ ",
+    failure="^(✕|\u2139(?= Request cancelled)) ",
+    meanings=MEANINGS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import CONTROL_C, CONTROL_D, DialogKind, Profile
+from midwatch.agents.terminal.profile import CONTROL_C, CONTROL_D, DialogKind, Meaning, Profile
 
 CALL = (
     r'\A    \{{\n      "tool_name": "{}",\n      "arguments": (?P<arguments>\{{\n(?:.*\n)+?      \}})\n    \}}\n+◆ .*\n'
@@ -23,6 +23,14 @@ DIALOGS = (
 )
 """Dialogs of version 1.52.0. It shows the call of a tool as JSON, and the terminal wraps long rows."""
 
+VERSION = "1.52.0"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="error", text=r"(error: )?Ran into this error: .* transient or recoverable error\.$"),
+    Meaning(what="failed", text=r"Unable to continue: Context limit"),
+    Meaning(what="auth", where="exit", text=r"^ *error: (.*\n)*?.*[Rr]un 'goose configure'.*"),
+)
+"""What texts on its screen mean."""
 PROFILE = Profile(
     argv=("goose", "session", "--name", "{thread}"),
     resume_argv=("goose", "session", "--resume", "--name", "{thread}"),
@@ -38,6 +46,8 @@ PROFILE = Profile(
     refuse=CONTROL_C,
     dialogs=DIALOGS,
     echo=r"> ",
+    failure=r"(?:\A|(?<=\n\n))(?=(error: )?Ran into this error: |· Unable to continue: )",
     box=r"^ *[━╌]{10,}[^\n]*\n> |^> ",
     noise=r"^ *([◐◓◑◒⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] .*|─{10,}.*|[━╌]{10,}.*|⏱ .*|✓ extensions ready)$",
+    meanings=MEANINGS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import ESCAPE, RIGHT, DialogKind, full_screen
+from midwatch.agents.terminal.profile import ESCAPE, RIGHT, DialogKind, Meaning, full_screen
 
 PERMISSION = {"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": RIGHT + RIGHT + "\r"}
 BUTTONS = r"\n+ +Allow once   Allow always   Reject .*\n*"
@@ -58,11 +58,19 @@ DIALOGS = (
 )
 """Dialogs of version 1.18.33. `Always allow` asks for a confirmation, which is dangerous whatever it is about."""
 
+VERSION = "1.18.33"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="denied", text=r"[$←→#%⚙] "),
+    Meaning(what="error", text=r"(?i).*\b(quota|limit|error|failed|key|unauthori[sz]ed|overloaded)\b"),
+    Meaning(what="error", where="busy", text=r"^ *[■⬝]{8} .*\[retrying .*"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("opencode",),
     resume_argv=("opencode", "--session", "{thread}"),
     ready=r"(Ask anything|▣ |ctrl\+p commands)",
-    busy=r"(esc (again to )?interrupt|\[retrying )",
+    busy=r"(esc (again to )?interrupt|[■⬝]{8} .*\[retrying )",
     asking=r"(△ (Permission required|Always allow)|enter submit  esc dismiss)",
     interrupt=ESCAPE + ESCAPE,
     pointer=r" *1\. ",
@@ -73,6 +81,8 @@ PROFILE = full_screen(
     dialogs=DIALOGS,
     echo=r" *┃ +",
     pasted=r"\[Pasted ",
+    failure=r"^( {5}(?=[$←→#%⚙] )|  ┃  (?=.*(\n  ┃.*)*\Z))",
     box=r"^ *┃ *\n.*\n *╹",
     noise=r"^( *▣ .*|.*esc (again to )?interrupt.*|.*ctrl\+p commands.*| *[┃╹▀]+ *)$",
+    meanings=MEANINGS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import ESCAPE, DialogKind, full_screen
+from midwatch.agents.terminal.profile import ESCAPE, DialogKind, Meaning, full_screen
 
 DIFF = r"(?P<diff>(?: +\d+(?: [ +-](?: .*)?)?\n| +⋮.*\n)+)"
 CONTENT = r"(?P<content>(?: +\d+(?: .*)?\n)+)"
@@ -46,6 +46,15 @@ DIALOGS = (
 )
 """Dialogs of version 0.24.4. The box of a long command lacks characters, so only commands of one row are read."""
 
+VERSION = "0.24.4"
+"""The version from which the texts below were taken."""
+MEANINGS = (
+    Meaning(what="denied", text=r"- \w+ "),
+    Meaning(what="error", text=r"\[API Error"),
+    Meaning(what="error", where="busy", text=r"^  ✕ \[API Error(.*\n)*?.*Retrying in .*"),
+    Meaning(what="auth", where="screen", text=r"^ *│ Failed to login\. Message: .*"),
+)
+"""What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("qwen", "--session-id", "{thread}"),
     resume_argv=("qwen", "--resume", "{thread}"),
@@ -66,4 +75,6 @@ PROFILE = full_screen(
     box=r"^─{10,}\n[>*!] ",
     noise=r"^( *[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏◐◓◑◒] .*|[▀▄─]{10,})$",
     marker=r"^ *[✦◆] ",
+    failure=r"^  (?=[✕✖-] )",
+    meanings=MEANINGS,
 )
