@@ -18,7 +18,7 @@ FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
 NO = re.compile(
     r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
 )
-ALWAYS = re.compile(r"\b(always|don.t ask|all|every|session|remember|auto)", re.I)
+ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
 MOST_LINES = 60
 WORDED = ("execute", "edit", "read", "fetch")
 """Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
@@ -141,8 +141,11 @@ def _find_answers(profile: Profile, rows: list[str]) -> dict[str, str]:
     """Return the choices and their keys of a dialog that does not show each choice on a row of its own."""
     top = _find_top(profile, rows, len(rows))
     text = "\n".join(_remove_border(profile, row) for row in rows[top:]) if top is not None else ""
-    found = [kind.answers for kind in profile.dialogs if kind.answers and profile.find(kind.heading, text)]
-    return found[0] if found else profile.answers
+    last = "\n".join([row for row in rows if row.strip(FRAME)][-2:])
+    for kind in profile.dialogs:
+        if kind.answers and profile.find(kind.heading, text) and all(name in last for name in kind.answers):
+            return kind.answers
+    return profile.answers
 
 
 def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
@@ -178,8 +181,9 @@ def _read_choices(profile: Profile, rows: list[str], columns: int) -> tuple[int,
         if match is not None and match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
             end = at + 1
-        elif choices and line and end == at and row.startswith("    "):
-            if wrapped and measure(rows[at - 1]) + 1 + measure(line.split(" ")[0]) > columns - 3:
+        elif choices and line and end == at and row.translate(UNFRAMED).startswith("    "):
+            room = columns - (7 if profile.border else 3)
+            if wrapped and measure(_remove_border(profile, rows[at - 1])) + 1 + measure(line.split(" ")[0]) > room:
                 choices[-1] = (choices[-1][0], f"{choices[-1][1]} {line}")
             end = at + 1
         wrapped = end == at + 1

@@ -53,7 +53,8 @@ DIALOGS = (
     DialogKind(
         heading=r"\A △ Always allow$", kind="execute", shows=r"(?!)", answers={"Confirm": "\r", "Cancel": RIGHT + "\r"}
     ),
-    DialogKind(heading=r"\A Plan at (?:.*\n)+?.*Would you like to switch to the build agent", kind="switch_mode"),
+    DialogKind(heading=r"\A\n+ (?!Plan at )", kind="choice"),
+    DialogKind(heading=r"\A\n+ Plan at (?:.*\n)+? .*Would you like to switch to the build agent", kind="switch_mode"),
 )
 """Dialogs of version 1.18.33. `Always allow` asks for a confirmation, which is dangerous whatever it is about."""
 
@@ -72,7 +73,8 @@ PROFILE = full_screen(
     busy=r"(esc (again to )?interrupt|[■⬝]{8} .*\[retrying )",
     asking=r"(△ (Permission required|Always allow)|enter submit  esc dismiss)",
     interrupt=ESCAPE + ESCAPE,
-    frame=r"^  ┃(?=  △ )",
+    pointer=r" *1\. ",
+    frame=r"^(?=  ┃  △ )|^$",
     border=r"^  ┃ ?",
     footer=r"(enter submit|esc dismiss|enter confirm)",
     refuse=ESCAPE,
