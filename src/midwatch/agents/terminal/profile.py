@@ -62,6 +62,8 @@ class DialogKind(BaseModel):
     margin: int = 0
     proof: Regex = ""
     """A sign among the choices whose group repeats the command. If it differs, rules do not allow the command."""
+
+
 What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]
 """What a text means: a usage limit; not signed in; a temporary failure; a permanent one; an error whose kind its words
 tell; that the program was stopped; that it stopped after a denied action, if an action was denied in this turn."""
