@@ -64,6 +64,7 @@ PROFILE = full_screen(
     busy=r"(^ *[◎◉○∙●] Working|esc interrupt)",
     asking=r"(?i)(enter to (select|confirm)|confirm with|enter accept)",
     settle=0.4,
+    interrupt=ESCAPE + ESCAPE,
     choice=r"^\W{0,6}(\d)\. +(\S.*?)(?: {2,}.*)?$",
     frame=r"^╭─{20,}╮$|^─{20,}$|^(?= What account do you want to log into\?$)",
     border=r"^│ (?:│ )?|(?: │)? │$",
