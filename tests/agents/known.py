@@ -223,7 +223,11 @@ AGENTS = (
         acp="qwen",
         signed_in_by="OPENAI_API_KEY",
         refusal=HIDDEN,
-        limits={"headless": "limit 240 {name}", "terminal": "limit 4 {name}"},  # it waits for every limit by itself
+        limits={  # it waits for every limit by itself
+            "headless": "limit 240 {name}",
+            "acp": "limit 240 {name}",
+            "terminal": "limit 4 {name}",
+        },
     ),
     Known(
         name="copilot",
