@@ -1,4 +1,4 @@
-"""Write the tables of the events, settings, errors and rights pages from the code: `python docs/generate.py`.
+"""Write the tables of the events, settings, errors, rights and terminal pages from the code: `python docs/generate.py`.
 
 The text between the markers `<!-- generated -->` and `<!-- end -->` of a page is replaced. All other text is kept.
 """
@@ -26,6 +26,8 @@ from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.local import LocalOptions
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalOptions
+from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
+from midwatch.agents.terminal.profiles import SOURCES
 from midwatch.api.agentapi.app import BELOW, pages, router
 from midwatch.api.permissions import Permission, list_permissions
 from midwatch.api.reply import STATUS
@@ -262,9 +264,44 @@ def reaches(action: Action) -> Iterator[str]:
         yield {None: "no", "own": "own", "all": "yes"}[getattr(RIGHTS[action], role)]
 
 
+# -- meanings of texts in terminals ------------------------------------------------------------------------------------
+
+RESULTS = {
+    "limit": "usage limit",
+    "auth": "not signed in",
+    "passing": "temporary failure",
+    "failed": "failure",
+    "error": "its words decide",
+    "stopped": "it was stopped",
+    "denied": "it stopped after a denied action",
+}
+PLACES = {
+    "reply": "end of the reply",
+    "screen": "below the input box, or without one",
+    "busy": "anywhere while it works",
+    "exit": "last screen after its end",
+}
+
+
+def meanings() -> str:
+    """Return a table of the texts on screens that mean a failure."""
+    rows = [
+        (f"`{name}`", SOURCES[name], PLACES[row.where], f"`{row.text}`" if row.text else "any", RESULTS[row.what])
+        for name, profile in TERMINALS.items()
+        for row in profile.meanings
+    ]
+    return table(("profile", "version", "place", "text", "meaning"), rows)
+
+
 # -- pages -------------------------------------------------------------------------------------------------------------
 
-PAGES = {"events.md": events, "settings.md": settings, "errors.md": errors, "rights.md": rights}
+PAGES = {
+    "events.md": events,
+    "settings.md": settings,
+    "errors.md": errors,
+    "rights.md": rights,
+    "terminal.md": meanings,
+}
 
 
 def fresh(page: str) -> str:

@@ -1,5 +1,7 @@
-"""Test `midwatch agentapi server` with the end-to-end cases of coder/agentapi: agents follow a script, a client looks at
-statuses, events and messages."""
+"""Test `midwatch agentapi server` with the end-to-end cases of coder/agentapi.
+
+An agent follows a script, and a client looks at statuses, events and messages.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ def expect(message: str, reply: str | None = None, think: int = 0) -> Entry:
 
 
 def make_agent(folder: Path, entries: Sequence[Entry], way: str = "terminal", slow: float = 0) -> list[str]:
-    """Return the command line of an agent with this script, which starts after `slow` seconds."""
+    """Return the command line of an agent with this script. Another program loads it, if it takes `slow` seconds."""
     script = folder / f"script-{len(list(folder.glob('script-*')))}.json"
     script.write_text(json.dumps(entries))
     argv = [sys.executable, "-I", "-S", str(AGENT), way, str(script)]
-    return ["/bin/sh", "-c", f'sleep {slow}; exec "$@"', "sh", *argv] if slow else argv
+    return ["/bin/sh", "-c", f'echo loading; sleep {slow}; "$@"; exit', "sh", *argv] if slow else argv
 
 
 async def wait_for_stable(server: StandaloneServer) -> list[tuple[str, Any]]:
@@ -147,3 +149,25 @@ async def test_basic_over_acp(tmp_path: Path) -> None:
         assert (refused.status_code, "no terminal" in refused.text) == (409, True)
         await wait_for_stable(server)
         assert await server.messages() == [*expected, "And one more.", "Echo: And one more."]
+
+
+async def test_output_between_turns_is_added_to_the_last_message(tmp_path: Path) -> None:
+    later = [{"responseMessage": "A job has ended."}]
+    go = tmp_path / "go"
+    entries = [GREETING, expect("start a job"), {**later[0], "waitForFile": str(go)}, expect("and now?")]
+    async with start_standalone(tmp_path, agent=make_agent(tmp_path, entries)) as server:
+        await wait_for_stable(server)
+        await server.send("start a job")
+        await wait_for_stable(server)
+        assert await server.messages() == ["Hello! I am ready.", "start a job", "Echo: start a job"]
+        go.touch()
+        async with asyncio.timeout(60), server.http.stream("GET", "/events") as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: ") and "Echo: start a job\\nA job has ended." in line:
+                    break
+        await wait_for_stable(server)
+        await server.send("and now?")
+        await wait_for_stable(server)
+        assert await server.messages() == [
+            "Hello! I am ready.", "start a job", "Echo: start a job\nA job has ended.", "and now?", "Echo: and now?"
+        ]  # fmt: skip

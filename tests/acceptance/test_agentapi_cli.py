@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -43,6 +43,26 @@ async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) ->
         reply = await server.http.post("/upload", files={"file": ("a", b"x")})
         assert Path(reply.json()["filePath"]).exists()
         assert await server.wait_for_exit(number) == 0
+
+
+async def test_a_killed_server_leaves_no_files(tmp_path: Path) -> None:
+    leftover, foreign = tmp_path / "midwatch-agentapi-dead", tmp_path / "midwatch-agentapi-link"
+    (leftover / "data").mkdir(parents=True)
+    foreign.symlink_to(tmp_path)
+    async with start_standalone(tmp_path) as server:
+        assert not leftover.exists(), "the folder of a dead server stays"
+        assert foreign.is_symlink()
+        foreign.unlink()
+        async with start_standalone(tmp_path) as other:
+            await other.wait_until_stable()
+            await server.wait_until_stable()
+            reply = await server.http.post("/upload", files={"file": ("a", b"x")})
+            assert Path(reply.json()["filePath"]).exists()
+            assert len(list(tmp_path.glob("midwatch-*"))) == 3
+            assert await server.wait_for_exit(signal.SIGKILL) == -signal.SIGKILL
+            assert await eventually(lambda: len(list(tmp_path.glob("midwatch-*"))) == 1)
+            await other.send("unharmed")
+            await other.wait_until_stable()
 
 
 async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
@@ -388,6 +408,47 @@ async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None
         await person.wait_for("interrupted")
         assert await person.detach() == 0
         assert (await server.http.get("/status")).status_code == 200
+
+
+@asynccontextmanager
+async def serve_stand_in(deaf: str) -> AsyncIterator[str]:
+    """Serve like coder/agentapi: the stream of screens never ends and is silent. The path `deaf` gets no answer."""
+    opened: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                size = re.search(r"content-length: (\d+)", head, re.I)
+                await reader.readexactly(int(size[1]) if size else 0)
+                path = head.split()[1]
+                if path == "/internal/screen":
+                    event = b'event: screen\ndata: {"screen":"Welcome\\n> "}\n\n'
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                    )
+                    writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+                elif path != deaf:
+                    body = b'{"transport":"pty","ok":true}\n'
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in opened:
+            writer.close()
+
+
+@pytest.mark.parametrize("deaf", ["/status", "/message"])
+async def test_the_terminal_of_another_agentapi_server_can_be_left(tmp_path: Path, deaf: str) -> None:
+    async with serve_stand_in(deaf) as url:
+        person = Person(tmp_path / "home", "--url", url)
+        await person.wait_for("\x1b[?1049h" if deaf == "/status" else "Welcome")
+        person.type("x")
+        assert await person.detach() == 0
 
 
 def test_attaching_without_a_terminal_or_server_is_refused(tmp_path: Path) -> None:

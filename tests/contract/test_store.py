@@ -651,6 +651,8 @@ async def test_sessions_and_messages_are_stored(store: Store) -> None:
         (2, "agent", "yes"),
     ]
     assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
+    assert [m.number for m in await store.read_last_messages("chat:1", 1)] == [2]
+    assert [m.number for m in await store.read_last_messages("chat:1", 9)] == [1, 2]
     private = replace(session, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a private session is no conversation
     await store.apply(Changes(sessions=(replace(session, key="chat:2", updated_at=9), private)))
     assert [view.session.key for view in await store.list_sessions()] == ["chat:2", "chat:1"]

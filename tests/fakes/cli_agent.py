@@ -4,6 +4,7 @@
 With `--version` it prints 0.9.1.
 
     play FILE CODE [ERRORS]   prints the recording line by line, ERRORS to standard error, and exits with CODE
+    forget                    the same, but it does not know the conversation to resume
     talk                      answers like Claude Code: "you said PROMPT"; a prompt "fail" fails, "hang" hangs
     cut FILE LINES            prints the first lines of a recording and exits with 0
     hold FILE LINES           prints the first lines of a recording and is then silent
@@ -98,7 +99,9 @@ def main(play: str, *arguments: str) -> None:
         sys.stderr.write(arguments[2] if len(arguments) > 2 and not arguments[2].startswith("-") else "")
         say(*read_recording(arguments[0]))
         sys.exit(int(arguments[1]))
-    elif play == "talk":
+    elif play == "forget" and "--resume" in arguments:
+        sys.exit("No conversation found with session ID: th-9")
+    elif play in ("talk", "forget"):
         talk(prompt, list(arguments))
     elif play in ("cut", "hold", "deaf"):
         if play == "deaf":

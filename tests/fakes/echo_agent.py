@@ -1,9 +1,10 @@
 """A fake agent with a script: it expects some messages and answers each of them. A plain script.
 
-`echo_agent.py terminal FILE` talks in a terminal, `echo_agent.py acp FILE` speaks the Agent Client Protocol. FILE has
-JSON: a list of entries with `expectMessage`, `thinkDurationMS` and `responseMessage`. An entry without an expected
-message is answered at once in a terminal, and to any prompt over ACP. With the variable ECHO_NOTES, it appends to that
-file the time of each message that it read and of each answer that it wrote.
+`echo_agent.py terminal FILE` talks in a terminal, `echo_agent.py claude FILE` does so with a screen like claude's, and
+`echo_agent.py acp FILE` speaks the Agent Client Protocol. FILE has JSON: a list of entries with `expectMessage`,
+`thinkDurationMS`, `waitForFile` and `responseMessage`. An entry without an expected message is answered at once in a
+terminal, and to any prompt over ACP. With the variable ECHO_NOTES, the agent appends to that file the time of each
+message that it read and of each answer that it wrote.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import json
 import os
 import signal
 import sys
+import termios
 import threading
 import time
+import tty
+from pathlib import Path
 
 CLEAR = "\x1b[2J\x1b[H"
 SPINNER = "|/-\\"
@@ -23,7 +27,7 @@ SPIN_SECONDS = 0.2
 def note(what):
     """Write down when something happened."""
     if path := os.environ.get("ECHO_NOTES"):
-        with open(path, "a") as file:
+        with Path(path).open("a") as file:
             file.write(f"{what} {time.time()}\n")
 
 
@@ -52,7 +56,9 @@ class Terminal:
         sys.stdout.write("\r" + " " * 20 + "\r")
 
     def answer(self, entry):
-        """Think if the script says so, then show the answer."""
+        """Think or wait for a file if the script says so, then show the answer."""
+        while "waitForFile" in entry and not Path(entry["waitForFile"]).exists():
+            time.sleep(0.01)
         if seconds := entry.get("thinkDurationMS", 0) / 1000:
             self.think(seconds)
         self.lines.append(entry["responseMessage"])
@@ -74,6 +80,49 @@ class Terminal:
                 self.lines.append(f"> {expected}")
                 self.draw()
             self.answer(entry)
+        threading.Event().wait()
+
+
+class Claude(Terminal):
+    """A conversation in a terminal whose title and input box look like those of claude."""
+
+    busy, idle, rule = "\x1b]0;\u2802 echo\x07", "\x1b]0;\u2733 echo\x07", "\u2500" * 40
+    title, typed = idle, ""
+
+    def draw(self, thinking=False):
+        """Draw all messages and the input box. The title tells whether the agent works."""
+        text = "".join(f"{line}\r\n" for line in self.lines)
+        spinner = "\u273b Thinking (esc to interrupt)\r\n" if thinking else ""
+        box = f"{self.rule}\r\n\u276f {self.typed}\r\n{self.rule}\x1b[1A\r\x1b[{2 + len(self.typed)}C"
+        sys.stdout.write(f"{self.busy if thinking else self.idle}{CLEAR}{text}{spinner}{box}")
+        sys.stdout.flush()
+
+    def read_line(self):
+        """Show the keys in the input box until Enter, and return them."""
+        while "\r" not in self.typed:
+            keys = os.read(0, 65536).decode()
+            self.typed += keys.replace("\x1b[200~", "").replace("\x1b[201~", "")
+            if "\r" not in self.typed:
+                self.draw()
+        said, self.typed = self.typed.partition("\r")[0].strip(), ""
+        return said
+
+    def run(self):
+        """Follow the script, then wait for ever."""
+        tty.setraw(0, termios.TCSANOW)
+        sys.stdout.write("\x1b[?2004h")
+        self.draw()
+        for entry in self.script:
+            said = self.read_line()
+            note("read")
+            if said != entry["expectMessage"]:
+                sys.exit(f"Error: expected {entry['expectMessage']!r} but got {said!r}")
+            self.lines.append(f"\u276f {said}")
+            self.draw(thinking=True)
+            time.sleep(entry.get("thinkDurationMS", 0) / 1000)
+            self.lines.append(f"\u25cf {entry['responseMessage']}")
+            self.draw()
+            note("wrote")
         threading.Event().wait()
 
 
@@ -127,6 +176,5 @@ class Protocol:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    with open(sys.argv[2]) as file:
-        script = json.load(file)
-    (Terminal if sys.argv[1] == "terminal" else Protocol)(script).run()
+    script = json.loads(Path(sys.argv[2]).read_text())
+    {"terminal": Terminal, "claude": Claude, "acp": Protocol}[sys.argv[1]](script).run()

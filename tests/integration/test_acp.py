@@ -26,10 +26,10 @@ KEY = f"web:chat-{os.getpid()}"
 """A key of its own for each process: agent processes are found by it, and other tests may run at the same time."""
 
 
-def configure(home: Path, memory: Path, settings: str = "") -> None:
+def configure(home: Path, memory: Path, settings: str = "", *arguments: str) -> None:
     home.mkdir()
     memory.mkdir(exist_ok=True)
-    argv = [sys.executable, str(FAKE), "--memory", str(memory)]
+    argv = [sys.executable, str(FAKE), "--memory", str(memory), *arguments]
     agent = f'[agents.fake]\nkind = "acp"\nargv = {argv}\nworkdir = "{memory}"\n'
     (home / "midwatch.toml").write_text(f"detect_agents = false\n{settings}\n{agent}")
 
@@ -93,10 +93,15 @@ async def test_an_allowed_tool_runs(desk: Runtime) -> None:
 
 async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
-    await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
+    await desk.approvals.answer((await wait_for_question(desk)).id, grant=False)
     ended_task = await desk.tasks.wait(task.id)
     assert (ended_task.status, ended_task.outcome) == ("failed", "error")
-    assert "denied actions: 'touch x' (not today)" in (ended_task.error or "")
+    assert "denied actions: 'touch x' (denied)" in (ended_task.error or "")
+    task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
+    await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
+    ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.status, ended_task.outcome) == ("done", "ok")
+    assert "'touch x': not today" in (ended_task.result or ""), "the agent was told the reason"
 
 
 async def test_an_unanswered_question_expires(tmp_path: Path) -> None:
@@ -186,6 +191,45 @@ async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(
         await server.stop()
     for task_id in (first["id"], task["id"]):
         assert await eventually(lambda task_id=task_id: not _find_agents(task_id))
+
+
+async def test_an_agent_that_forgets_knows_the_conversation_after_a_kill_and_a_restart(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    configure(tmp_path / "home", memory, "", "--forgets")
+    server = Server(tmp_path / "home")
+    await server.start()
+
+    async def send(http: Any, prompt: str) -> str:
+        task = (await http.post("/tasks", json={"prompt": prompt, "agent": "fake", "session_key": KEY})).json()
+        return str(task["id"])
+
+    try:
+        async with server.client() as http:
+            await _wait_for_end(http, await send(http, "remember me"))
+            task_id = await send(http, "[[tool make]] [[recall]] [[hold go]]")
+            await until(lambda: _working(memory))
+        await server.kill()
+        (memory / "go").touch()
+        await server.start()
+        async with server.client() as http:
+            ended_task = await _wait_for_end(http, task_id)
+            assert (ended_task["status"], ended_task["attempt"]) == ("done", 2), ended_task
+            assert "> remember me" in ended_task["result"]
+            assert "hold go" not in ended_task["result"], "its own prompt is not a part of what was said before"
+        await server.stop()
+        await server.start()
+        async with server.client() as http:
+            ended_task = await _wait_for_end(http, await send(http, "[[recall]]"))
+            assert ended_task["result"].count("> remember me") == 2, "once itself, and once in an answer"
+            assert "> [[tool make]] [[recall]] [[hold go]]" in ended_task["result"]
+            ended_task = await _wait_for_end(http, await send(http, "[[show blocks]]"))
+            assert "remember me" not in ended_task["result"], "it is told once"
+            messages = (await http.get(f"/sessions/{KEY}/messages")).json()["messages"]
+            notices = [message["text"] for message in messages if message["role"] == "notice"]
+            assert len(notices) == 2, notices
+            assert all("midwatch gave it the" in notice for notice in notices)
+    finally:
+        await server.stop()
 
 
 def _find_fakes(task_id: str) -> list[int]:

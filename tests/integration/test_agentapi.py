@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ import pytest
 
 from midwatch import Runtime, Settings
 from midwatch.agents.registry import build
+from midwatch.agents.terminal import sending
 from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, check_hosts, check_origins
 from midwatch.api.agentapi.app import create_standalone
 from midwatch.api.agentapi.bodies import EVENTS
 from midwatch.api.agentapi.follower import SessionFollower
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, local_url
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import UsageLimit
+from midwatch.domain.event import MessageDelta
 from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
 from serving import serve_agents, watch
@@ -300,6 +305,51 @@ async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
         (tmp_path / "end").touch()
 
 
+SLEEPS = "print('> ', end='', flush=True); import time; time.sleep(1000)"
+READS_ON = "print('> ', end='', flush=True); import sys; [None for _ in sys.stdin]"
+IGNORES = (
+    "import tty; tty.setraw(0); print('> ', end='', flush=True); import os; [os.read(0, 99) for _ in iter(int, 1)]"
+)
+STOPPED = "import os, signal; input('> '); print('> ', end='', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+LEAVES = "input('> '); raise SystemExit(3)"
+
+
+@pytest.mark.parametrize("agent", [SLEEPS, READS_ON, IGNORES, STOPPED, LEAVES])
+async def test_an_agent_without_signs_that_does_not_react_is_reported(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SILENT_REACTION_SECONDS", 0.5)
+    async with serve_agent(tmp_path, program={"argv": [sys.executable, "-c", agent]}) as agent_api:
+        await agent_api.wait_until_stable()
+        if agent == STOPPED:
+            assert (await agent_api.send("stop\r", "raw")).status_code == 200
+            await agent_api.wait_for_screen("> stop\n>")
+            await agent_api.wait_until_stable()
+        reply = await agent_api.send("anybody there?")
+        assert reply.status_code == 504, reply.text
+        promised, reason = (error["message"] for error in reply.json()["errors"])
+        assert promised.endswith("failed to wait for processing to start: timeout waiting for condition")
+        assert ("exit code 3" if agent == LEAVES else "did not react") in reason
+
+
+async def test_a_silent_agent_may_think_before_it_answers(tmp_path: Path) -> None:
+    """It shows nothing after it has read the message, for longer than the silence after which others count as idle."""
+    waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    thinks = f"import os, time\nsaid = input('> ')\n{waits}\nprint('you said', said)\ninput('> ')"
+    program = {"argv": [sys.executable, "-c", thinks], "quiet": 0.2}
+    async with serve_agent(tmp_path, program=program) as agent_api:
+        await agent_api.wait_until_stable()
+        assert (await agent_api.send("hello")).status_code == 200
+        assert await agent_api.status() == "running"
+        screen = agent_api.desk.terminals.screenshot
+        for _ in range(50):
+            assert (await screen(agent_api.follower.key)).status == "busy"
+            await asyncio.sleep(0.02)
+        (tmp_path / "go").touch()
+        await agent_api.wait_until_stable()
+        assert (await agent_api.messages())[-1]["content"] == "you said hello"
+
+
 async def test_a_long_reply_is_complete(agent_api: AgentApi) -> None:
     text = await agent_api.ask("lines 3000")
     assert text.split("\n") == [f"line {number}" for number in range(3000)]
@@ -469,7 +519,7 @@ async def test_uploads_are_stored(agent_api: AgentApi) -> None:
     path = Path(reply.json()["filePath"])
     assert path.read_bytes() == b"content"
     assert (path.name, path.parent.name) == ("evil.txt", "ed7002b439e9ac84")
-    assert path.parent.parent.name.startswith("agentapi-uploads-")
+    assert path.parent.parent.name.startswith("midwatch-uploads-")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o755)
     again = await http.post("/upload", files={"file": ("evil.txt", b"content")})
     assert again.json()["filePath"] == str(path)
@@ -609,6 +659,38 @@ async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> 
             events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
         assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
         await check_roles(served, base, token)
+
+
+async def test_a_message_replaces_one_that_waits_for_a_usage_limit(home: Path) -> None:
+    end = (int(time.time()) + 3600) * SECOND
+
+    async def act(turn: Any) -> str:
+        if turn.prompt == "first":
+            await turn.emit(MessageDelta(message_id="part", offset=0, text="You've hit"))
+            raise UsageLimit("You've hit your limit.", resets_at=end)
+        return "pong"
+
+    async with serve_agents(home, {"scripted": ScriptedAgent(act)}) as served:
+        await served.post("/sessions", {"key": "chat:1"})
+        http, base = served.http, f"{served.url}/sessions/chat:1/agentapi"
+
+        async def exchange(text: str) -> list[str]:
+            reply = await http.post(f"{base}/message", json={"content": text, "type": "user"})
+            assert reply.status_code == 200, reply.text
+            async with asyncio.timeout(60):
+                while (await http.get(f"{base}/status")).json()["status"] != "stable":
+                    await asyncio.sleep(0.01)
+            return [message["content"] for message in (await http.get(f"{base}/messages")).json()["messages"]]
+
+        (first, limit) = await exchange("first")
+        (parked,) = (await served.get("/tasks"))["tasks"]
+        assert limit == (
+            "[usage limit: You've hit your limit] Your message is sent again at "
+            f"{parked['due_at']}, unless you send another one before."
+        )
+        assert await exchange("second") == [first, limit, "second", "pong"]
+        tasks = (await served.get("/tasks"))["tasks"]
+        assert sorted(task["status"] for task in tasks) == ["cancelled", "done"]
 
 
 async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None:

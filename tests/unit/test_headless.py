@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from midwatch.agents import base
+from midwatch.agents.earlier import LONGEST_MESSAGE, keep_newest, write_earlier
 from midwatch.agents.headless import HeadlessAgent, Patience, installed_version
 from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES, step_events
@@ -21,6 +22,7 @@ from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import MessageUpdate, ToolExecEnd, ToolExecStart
+from midwatch.domain.session import Message, Role
 from midwatch.running.outcome import read_error
 from midwatch.testing import RecordingTurn
 from records import a_task
@@ -307,6 +309,35 @@ async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
         await run(forgetful, turn)
     assert len(turn.groups) == 2, "one that was cut off begins anew"
     assert list_faults(turn, "thread") == ["claude does not know thread th-9; a new one begins"]
+
+
+async def test_a_program_that_lost_its_conversation_gets_it_from_midwatch() -> None:
+    said: list[tuple[Role, str]] = [("user", "My name is Ada."), ("agent", "noted\n\nmore")]
+    turn = RecordingTurn("Who am I?", thread_id="th-9", said=said)
+    result = await run(agent("claude", "forget"), turn)
+    assert result.text.endswith(
+        "\n\nuser:\n> My name is Ada.\n\nagent:\n> noted\n> \n> more\n\nThe message to answer:\nWho am I?"
+    )
+    (notice,) = [event for event in turn.events if isinstance(event, MessageUpdate) and event.role == "notice"]
+    assert "does not know thread th-9), so midwatch gave it the 2 earlier messages." in notice.message
+    known = await run(agent("claude", "talk"), RecordingTurn("Who am I?", thread_id="th-9", said=said))
+    assert known.text == "you said Who am I?", "it has its conversation"
+    begun = await run(agent("claude", "talk"), RecordingTurn("Who am I?", said=said, resumed=True))
+    assert "> My name is Ada." in begun.text, "it has no conversation yet"
+    assert begun.text.endswith(f"{base.GO_ON}Who am I?")
+
+
+def test_the_newest_messages_are_told() -> None:
+    def message(text: str) -> Message:
+        return Message(session_key="s", role="user", text=text, time=0)
+
+    messages = [message("a" * 5), message("b" * 5), message("c" * 5)]
+    assert keep_newest(messages, 15) == messages
+    assert keep_newest(messages, 14) == messages[1:]
+    assert keep_newest(messages, 1) == messages[2:]
+    text = write_earlier([message("d" * (LONGEST_MESSAGE + 7))], 3)
+    assert "3 older messages are left out." in text
+    assert "> … 7 characters" in text
 
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:

@@ -18,7 +18,6 @@ from typer import Argument, Option
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
 from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect
 from midwatch.cli.output import clean, note
-from midwatch.cli.watch import start_tasks
 
 if TYPE_CHECKING:
     import httpx2
@@ -29,7 +28,9 @@ MIN_COLUMNS, MIN_ROWS = 20, 10
 CHANGE_KINDS = ("screen_update", "agent_exited", "session_closed")
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[2J", "\x1b[0m\x1b[?25h\x1b[?1049l"
 BEGIN_FRAME, END_FRAME = "\x1b[?2026h\x1b[?25l\x1b[0m\x1b[H", "\x1b[?2026l"
-READ_SECONDS = 60.0
+REPLY_SECONDS = 30.0
+LEAVE_SECONDS = 2.0
+"""Seconds in which connections to a server must close after the user has left. Some servers never end a stream."""
 MAX_KEYS = 50_000
 
 SessionKey = Annotated[str | None, Argument(metavar="SESSION", help="Key of a session with a terminal.")]
@@ -114,7 +115,10 @@ class ServerTerminal:
     async def changes(self) -> AsyncGenerator[None, None]:
         import json
 
-        async with self._http.sse(f"{self.name}/internal/screen", max_event_size=None) as source:
+        import httpx2
+
+        endless = httpx2.Timeout(REPLY_SECONDS, read=None)  # a server may send nothing while the screen stays the same
+        async with self._http.sse(f"{self.name}/internal/screen", max_event_size=None, timeout=endless) as source:
             async for message in source:
                 self._shown = json.loads(message.data)["screen"]
                 yield None
@@ -160,12 +164,15 @@ async def attach_to_server(url: str) -> str | None:
     """Show the terminal of an agentapi server until the user leaves. Return the message to print then, or None."""
     import httpx2
 
-    timeout = httpx2.Timeout(30.0, connect=5.0, read=READ_SECONDS)
-    async with httpx2.AsyncClient(timeout=timeout, trust_env=False) as http:
-        try:
-            return await Attachment(ServerTerminal(http, url)).run()
-        except (httpx2.TransportError, ValueError) as problem:
-            raise NotRunning(f"no agentapi server answers at {url} ({type(problem).__name__}); start it.") from None
+    http = httpx2.AsyncClient(timeout=httpx2.Timeout(REPLY_SECONDS, connect=5.0), trust_env=False)
+    try:
+        return await Attachment(ServerTerminal(http, url)).run()
+    except (httpx2.TransportError, ValueError) as problem:
+        raise NotRunning(f"no agentapi server answers at {url} ({type(problem).__name__}); start it.") from None
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await http.aclose()
 
 
 class Attachment:
@@ -180,8 +187,6 @@ class Attachment:
 
     async def run(self) -> str | None:
         """Show the agent's terminal until it is closed or the user leaves. Return a message to print then, or None."""
-        await self._terminal.begin(*available_size())
-        self._changed.set()
         loop = asyncio.get_running_loop()
         with raw_mode():
             loop.add_reader(sys.stdin.fileno(), self._read_keys)
@@ -189,14 +194,32 @@ class Attachment:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._leave, None)
             try:
-                async with start_tasks(self._listen(), self._paint(), self._send_keys()) as tasks:
-                    for task in tasks:
-                        task.add_done_callback(self._handle_end)
+                if not await self._begin():
+                    return None
+                tasks = [asyncio.create_task(part) for part in (self._listen(), self._paint(), self._send_keys())]
+                for task in tasks:
+                    task.add_done_callback(self._handle_end)
+                try:
                     return await self._left
+                finally:
+                    await stop(*tasks)
+                    with suppress(MidwatchError):
+                        await self._terminal.end()
             finally:
                 loop.remove_reader(sys.stdin.fileno())
-                with suppress(MidwatchError):
-                    await self._terminal.end()
+
+    async def _begin(self) -> bool:
+        """Connect to the terminal. Return False if the user leaves before."""
+        beginning: asyncio.Future[Any] = asyncio.create_task(self._terminal.begin(*available_size()))
+        try:
+            await asyncio.wait({beginning, self._left}, return_when=asyncio.FIRST_COMPLETED)
+            if not beginning.done():
+                return False
+            beginning.result()
+        finally:
+            await stop(beginning)
+        self._changed.set()
+        return True
 
     def _leave(self, why: str | None) -> None:
         if not self._left.done():
@@ -248,6 +271,13 @@ class Attachment:
             body = view.painted.replace("\r\n", "\x1b[K\r\n")
             sys.stdout.write(f"{BEGIN_FRAME}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{cursor}{END_FRAME}")
             sys.stdout.flush()
+
+
+async def stop(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait shortly for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
 
 
 def split_keys(keys: str) -> list[str]:

@@ -369,6 +369,9 @@ class Terminal(Lasting, Protocol):
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """Return the current screen, or raise Conflict if no program runs in the terminal."""
 
+    def late_output(self) -> str:
+        """Return what the program has written since the last turn; an empty text before the first turn."""
+
     def send_keys(self, data: bytes) -> None:
         """Type `data` into the terminal, or raise Conflict if no program runs in the terminal."""
 

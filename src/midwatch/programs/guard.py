@@ -1,9 +1,10 @@
 """The guard: a small process that ends the process groups of midwatch's children when midwatch dies, even by SIGKILL.
 
 Only midwatch writes to the pipe that the guard reads. A line `+pgid` adds a group to the guard's list, and a line
-`-pgid` removes it. A line `=path` names the cgroup that contains the cgroups of all children. When midwatch has ended,
-the guard reads end-of-file from the pipe, sends SIGKILL to all groups that are still in its list and to all processes
-of the cgroup, removes the cgroup, and exits.
+`-pgid` removes it. A line `=path` names the cgroup that contains the cgroups of all children. A line `/path` adds a
+folder to a second list, and a line `!/path` removes it. When midwatch has ended, the guard reads end-of-file from the
+pipe, sends SIGKILL to all groups that are still in its list and to all processes of the cgroup, removes the folders and
+the cgroup, and exits.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ sift() {
     done
     groups=$left
 }
-while read -r said; do
+while IFS= read -r said; do
     case $said in
+    /*) set -- "$@" "$said" ;;
+    !*)
+        for folder do
+            shift
+            case $folder in "${said#!}") ;; *) set -- "$@" "$folder" ;; esac
+        done ;;
     +*) groups="$groups ${said#+}"; eval "group${said#+}=yes" ;;
     =*) cgroup=${said#=} ;;
     -*) unset "group${said#-}"; forgotten=$((forgotten + 1)) ;;
@@ -35,16 +42,23 @@ while read -r said; do
 done
 sift
 for pgid in $groups; do kill -9 "-$pgid"; done
-case $cgroup in "") exit ;; esac
-echo 1 > "$cgroup/cgroup.kill"
 tries=0
-while read -r _ populated < "$cgroup/cgroup.events" && [ "$populated" = 1 ] && [ $tries -lt 100000 ]; do
-    tries=$((tries + 1))
-done
+case $cgroup in
+"") ;;
+*)
+    echo 1 > "$cgroup/cgroup.kill"
+    while read -r _ populated < "$cgroup/cgroup.events" && [ "$populated" = 1 ] && [ $tries -lt 100000 ]; do
+        tries=$((tries + 1))
+    done ;;
+esac
+tries=0
+while [ $# -gt 0 ] && ! rm -rf -- "$@" && [ $tries -lt 20 ]; do tries=$((tries + 1)); sleep 0.1; done
+case $cgroup in "") exit ;; esac
 exec rmdir "$cgroup"/*/*/ "$cgroup"/*/ "$cgroup"
 """
-# A variable for each group makes removal fast; removed groups are deleted from the list now and then. The script starts
-# no processes, because the machine may have no free process when the script must act; `exec` starts none.
+# A variable for each group makes removal fast; removed groups are deleted from the list now and then. Until all groups
+# are ended, the script starts no processes, because the machine may have no free process; `exec` starts none. The
+# folders are the positional parameters. `rm` is tried again, because a dying process may still write.
 
 
 class Guard:
@@ -52,6 +66,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
+        self._folders: set[str] = set()
         self._cgroup = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.RLock()
@@ -74,6 +89,21 @@ class Guard:
             self._cgroup = path
             self._send(f"={path}\n")
 
+    def watch_folder(self, path: str) -> None:
+        """Add a folder to the list of the folders that the guard removes if midwatch dies."""
+        if path.startswith("/") and "\n" not in path:
+            with self._lock:
+                self._folders.add(path)
+                self._send(f"{path}\n")
+
+    def forget_folder(self, path: str) -> None:
+        """Remove a folder from the guard's list. End the guard's process if it watches nothing else."""
+        with self._lock:
+            self._folders.discard(path)
+            if self._process is not None:
+                self._send(f"!{path}\n")
+            self.close()
+
     def forget(self, pgid: int) -> None:
         """Remove a process group that has ended from the guard's list."""
         with self._lock:
@@ -82,9 +112,9 @@ class Guard:
                 self._send(f"-{pgid}\n")
 
     def close(self) -> None:
-        """End the guard's process, unless the guard still watches groups. The next `watch` starts a new guard."""
+        """End the guard's process, unless the guard still watches something. The next `watch` starts a new guard."""
         with self._lock:
-            if not self._groups:
+            if not self._groups and not self._folders:
                 self._close_pipe()
 
     def _send(self, line: str) -> None:
@@ -109,6 +139,7 @@ class Guard:
         )  # fmt: skip
         assert self._process.stdin is not None
         lines = f"={self._cgroup}\n" + "".join(f"+{pgid}\n" for pgid in sorted(self._groups))
+        lines += "".join(f"{path}\n" for path in sorted(self._folders))
         os.write(self._process.stdin.fileno(), lines.encode())
         os.set_blocking(self._process.stdin.fileno(), False)
 
@@ -123,7 +154,7 @@ class Guard:
     def _drop(self) -> None:
         """Forget the guard in a fork of this process: the fork must not hold the guard's pipe and has no groups."""
         self._lock = threading.RLock()
-        self._groups, self._cgroup = set(), ""
+        self._groups, self._folders, self._cgroup = set(), set(), ""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.returncode = 0  # the guard is not a child of the fork, which cannot wait for it

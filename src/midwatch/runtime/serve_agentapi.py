@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +31,7 @@ from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.threads import in_thread
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
+from midwatch.programs.scratch import ScratchFolder
 from midwatch.runtime.loop_monitor import LoopMonitor
 from midwatch.runtime.runtime import Runtime
 from midwatch.runtime.serve import limit_connections, on_signals, write_log
@@ -84,8 +83,7 @@ def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
             stack.callback(statefile.release_pid_file, options.pid)
         home = options.home
         if home is None:
-            home = Path(tempfile.mkdtemp(prefix="midwatch-agentapi-"))
-            stack.callback(shutil.rmtree, home, ignore_errors=True)
+            home = stack.enter_context(contextlib.closing(ScratchFolder("midwatch-agentapi-"))).path
         settings = Settings.load(home, detect_agents=False, keep_open=FOR_EVER, shutdown_grace=0)
         write_log(settings)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))

@@ -102,6 +102,10 @@ class Terminals:
         screen = await self._do(key, "screenshot", {"styled": styled})
         return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
+    async def late_output(self, key: str) -> str:
+        """Return what the program in a session's terminal has written since the last turn."""
+        return str(await self._do(key, "late_output", {}))
+
     async def send_keys(self, key: str, data: bytes, *, actor: AnyActor = None) -> None:
         """Type `data` into a session's terminal, even while a turn runs.
 
@@ -160,6 +164,8 @@ class Terminals:
             raise _no_terminal(key)
         if verb == "screenshot":
             return conversation.screenshot(styled=bool(wishes["styled"]))._asdict()
+        if verb == "late_output":
+            return conversation.late_output()
         if verb == "send_keys":
             return conversation.send_keys(base64.b64decode(wishes["data"]))
         return conversation.resize(int(wishes["columns"]), int(wishes["rows"]))

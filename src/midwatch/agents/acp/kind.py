@@ -9,6 +9,7 @@ from midwatch.agents.acp.conversation import AcpConversation
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT, Profile
 from midwatch.agents.base import ProgramAgent, SharedSettings
+from midwatch.agents.headless import installed_version
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
@@ -47,6 +48,14 @@ class AcpAgent(ProgramAgent[AcpOptions]):
         options, argument = self.options, self.profile.model_argument
         model = (argument, options.model) if argument and options.model else ()
         return (*(options.argv or self.profile.argv), *model, *options.args)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return `command`, the command line, and `version`, or `problem` if the program cannot be started here."""
+        description, versions = super().describe(), self.profile.versions
+        if "problem" in description or versions is None or self.options.argv:
+            return description
+        version = installed_version(self.program(self.command_line(), None))
+        return {**description, "version": version, "tested_versions": list(versions)} if version else description
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables that the program needs."""

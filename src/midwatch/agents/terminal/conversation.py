@@ -16,7 +16,7 @@ from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines,
 from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.dialog import Dialog
-from midwatch.agents.terminal.extract import extract_reply, read_lines
+from midwatch.agents.terminal.extract import extract_reply, find_added, read_lines, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.sending import clean, empty_box, send
@@ -32,11 +32,12 @@ from midwatch.programs.reaper import members
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0  # seconds after which a program that still shows the same question has not accepted the answer
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
 LONGEST_EARLIER = 8_000  # characters of the earlier conversation that are typed into a terminal
+KEY_SECONDS = 0.1
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -59,6 +60,7 @@ class TerminalConversation:
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
         self._interrupted: Interrupt | None = None
+        self._shown_at_end: tuple[str, str] | None = None  # text of the terminal and prompt line after the last turn
         self._denied: list[str] = []  # actions of this turn that a person did not allow
         self._closed = False
 
@@ -109,7 +111,7 @@ class TerminalConversation:
         if mode != "stop":
             live.child.interrupt(mode)
             return
-        live.type(live.profile.interrupt)
+        await live.type_each(live.profile.interrupt)
         await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
         if self._turn is not None and live.running and live.read().state != "idle":
             live.child.signal_foreground()
@@ -134,6 +136,13 @@ class TerminalConversation:
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """Return the current screen of the terminal. Raise Conflict if no program runs."""
         return self._running().screenshot(styled=styled)
+
+    def late_output(self) -> str:
+        """Return what the program has written since the last turn, without the input box."""
+        if self._shown_at_end is None or self._live is None:
+            return ""
+        before, prompt = self._shown_at_end
+        return find_added(before, read_output(self._live.screen.read(), prompt, self._live.profile))
 
     def send_keys(self, data: bytes) -> None:
         """Type keys into the terminal for a person. Raise Conflict if no program runs."""
@@ -160,7 +169,7 @@ class TerminalConversation:
         profile = self._profile
         self._forget()
         thread = turn.thread_id or self._thread
-        if thread is None and turn.resumed and profile.resume_argv:
+        if thread is None and turn.resumed and profile.resume_argv and profile.thread:
             raise AgentError("the turn was interrupted before its thread id was known; check its work, then retry")
         self._new = thread is None or not profile.resume_argv
         if self._new:
@@ -170,7 +179,7 @@ class TerminalConversation:
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
         program = self._agent.program(filled, turn.workdir or self._session.workdir)
-        self._root = os.path.realpath(program.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
             await live.start(program, turn)
         except BaseException:
@@ -217,6 +226,7 @@ class TerminalConversation:
         return await tell_earlier(turn, name, "its program was started anew", most=LONGEST_EARLIER, imported=False)
 
     async def _work(self, turn: Turn, live: Live) -> TurnResult:
+        self._shown_at_end = None
         earlier = await self._tell_earlier(turn)
         prompt = clean(earlier + build_prompt(turn, known=self._thread is not None or bool(earlier)))
         live.record(True)
@@ -253,6 +263,8 @@ class TerminalConversation:
             raise
         finally:
             live.record(False)
+            line = live.watch.prompt_line.rstrip()
+            self._shown_at_end = read_output(live.screen.read(), line, live.profile), line
 
     def _judge(self, live: Live, lines: list[str]) -> None:
         """Raise the error of a turn whose reply ends with the message of a failure."""
@@ -276,7 +288,12 @@ class TerminalConversation:
             found = meaning.find_on_screen(live.profile, shown)
             return found or waiting.check(shown, loop.time(), SystemClock().now())
 
+        questions: Counter[str] = Counter()
+        answered = ""  # the screen when the last question was answered, until the program works
+
         def is_over(reading: Reading) -> bool:
+            nonlocal answered
+            answered = "" if _is_working(reading) else answered
             if find_problem():
                 return True
             # if the profile has a sign for idle, an empty screen means that the program has not started yet
@@ -284,7 +301,6 @@ class TerminalConversation:
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
             return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
-        questions: Counter[str] = Counter()
         while True:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
@@ -303,14 +319,16 @@ class TerminalConversation:
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
                 raise AgentError(f"the program asks the same question again and again: {question.text}")
-            await self._ask(turn, live, question)
+            if live.screen.text() == answered:
+                raise self._make_refusal(live)
+            answered = await self._ask(turn, live, question)
 
     async def _stop(self, live: Live, problem: meaning.Found | UsageLimit) -> AgentError:
         """Close the screen that tells of a failure, or stop a program that waits for too long. Return the error."""
         keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
         if keys:
             await live.stand_still(PAINT_SECONDS)
-            live.type(keys)
+            await live.type_each(keys)
             await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
         if isinstance(problem, UsageLimit):
             return problem
@@ -331,25 +349,42 @@ class TerminalConversation:
         """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
+    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> str:
+        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal.
+
+        Return the screen at the time of the answer, or an empty text if the program has worked since.
+        """
+
+        def is_over(reading: Reading) -> bool:
+            is_other = reading.certain and not live.watch.read_dialog().is_same(dialog)
+            return reading.state != "asking" or is_other
+
         asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
-        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+        closing = asyncio.create_task(live.until(is_over))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            answer = asking.result()
+            if closing.done() or not live.watch.read_dialog().is_same(dialog):
+                return ""
+            answer, screen = asking.result(), live.screen.text()
             if not answer.granted:
-                self._denied.append(meaning.name_action(dialog.question(), answer))
-            keys = dialog.keys(answer)
-            if keys is not None:
-                live.type(keys)
-            elif not answer.granted:
+                self._denied.append(meaning.name_action(dialog.question(self._root), answer))
+            keys = live.watch.read_dialog().keys(answer)
+            for number, key in enumerate(keys):
+                await asyncio.sleep(KEY_SECONDS if number else 0)  # several keys at once look like pasted text
+                live.type(key)
+            if not keys and not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")
             await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
+            if not closing.done():
+                raise self._make_refusal(live)
+            return "" if _is_working(closing.result()) else screen
         finally:
             await cancel(asking, closing)
+
+    @staticmethod
+    def _make_refusal(live: Live) -> AgentError:
+        shown = last_lines(live.screen.text())
+        return AgentError(f"the program did not accept the answer, and asks the same again; its screen: {shown}")
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. Wait shortly for it, because some programs show it late."""
@@ -385,6 +420,14 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _is_working(reading: Reading) -> bool:
+    return reading.state == "busy" and reading.certain
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:

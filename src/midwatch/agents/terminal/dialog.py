@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.subject import Subject, measure, read_subject
-from midwatch.agents.tool_question import make_absolute, rate_risk, word_question
+from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
-NO = re.compile(r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes)", re.I)
-ALWAYS = re.compile(r"(always|don.t ask|all |every|session|remember|auto)", re.I)
+NO = re.compile(
+    r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
+)
+ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
 MOST_LINES = 60
+WORDED = ("execute", "edit", "read", "fetch")
+"""Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
 RULE = re.compile(r"^[ ╭┌]*[─━═╌]{10,}[ ╮┐]*$")
 UNFRAMED = str.maketrans("│┃║|", "    ")
 UNCHOSEN = " ○◯"
@@ -26,10 +30,11 @@ BY_HAND = (Choice("answered in the terminal", "allow_once"), Choice("stop", "rej
 
 
 class Option(NamedTuple):
-    """A choice and the keys that select it."""
+    """A choice, the keys that select it, and the keys that only move the pointer to it."""
 
     choice: Choice
     keys: str
+    moves: tuple[str, ...] = ()
 
 
 class Dialog(NamedTuple):
@@ -47,25 +52,39 @@ class Dialog(NamedTuple):
     def question(self, root: str | None = None) -> Question:
         """Return the question to ask a person. `root` is the directory of the program."""
         choices = tuple(option.choice for option in self.options) or BY_HAND
-        kind, tool, command, path, url, diff, readable, certain = self.subject
-        if not readable:
-            return Question(text=self.text, choices=choices, kind=kind, tool=tool, risk="high", root=root)
-        topic = command or path or url
-        paths = () if path is None else (path if root is None else make_absolute(path, root),)
+        subject, kind = self.subject, self.subject.kind
+        if not subject.readable:
+            return Question(
+                text=self.text, choices=choices, kind=kind, tool=subject.tool, risk="high", root=root, certain=False
+            )
+        topic = subject.command or " ".join(subject.paths) or subject.url
+        paths = subject.paths if root is None else tuple(make_absolute(path, root) for path in subject.paths)
+        risk = None if kind == "choice" else rate_risk(kind, subject.command, paths, root or "/")
         return Question(
-            text=word_question(kind, topic) if topic and kind in ("execute", "edit", "read", "fetch") else self.text,
-            choices=choices, kind=kind, tool=tool, command=command, paths=paths, diff=diff,
-            risk=None if kind == "choice" else rate_risk(kind, command, paths, root or "/"), root=root, certain=certain,
+            text=word_question(kind, topic) if topic and kind in WORDED else self.text,
+            choices=choices, kind=kind, tool=subject.tool, command=subject.command, paths=paths,
+            diff=subject.diff and subject.diff[:LONGEST_DIFF], risk=subject.risk or risk, root=root,
+            certain=subject.certain,
         )  # fmt: skip
 
-    def keys(self, answer: Answer) -> str | None:
-        """Return the keys that give this answer, or None if no option fits. An option for one time is preferred."""
-        for option in self.options:
-            if option.choice.name == answer.choice:
-                return option.keys
+    def is_same(self, other: Dialog) -> bool:
+        """Return whether both are the same question. A person at the terminal may write something into a choice."""
+        return (self.text, self.subject) == (other.text, other.subject)
+
+    def keys(self, answer: Answer) -> tuple[str, ...]:
+        """Return the keys that give this answer, to be typed one after the other; none if no option fits.
+
+        An option for one time is preferred.
+        """
+        named = [option for option in self.options if option.choice.name == answer.choice]
         fitting = [option for option in self.options if option.choice.allows == answer.granted]
         fitting.sort(key=lambda option: option.choice.kind.endswith("always"))
-        return fitting[0].keys if fitting else (self.refuse or None) if not answer.granted else None
+        for option in (*named, *fitting):
+            why = "".join(filter(str.isprintable, " ".join((answer.why or "").split())))
+            if why and self.subject.reason and not option.choice.allows:
+                return (*option.moves, *(keys.replace("{why}", why) for keys in self.subject.reason))
+            return (option.keys,)
+        return (self.refuse,) if self.refuse and not answer.granted else ()
 
 
 def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 0) -> Dialog:
@@ -74,8 +93,8 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
     """
     rows = [row.rstrip() for row in shown.rstrip().split("\n")]
-    if profile.answers:
-        first, options = len(rows), tuple((keys, name) for name, keys in profile.answers.items())
+    if answers := _find_answers(profile, rows):
+        first, options = len(rows), tuple((keys, name) for name, keys in answers.items())
         complete = True
     else:
         first, end, found = _read_choices(profile, rows, columns)
@@ -88,10 +107,14 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
         options = tuple(found)
     top = _find_top(profile, rows, first)
     text = "\n".join(row.strip(FRAME) for row in rows[max(top or 0, first - MOST_LINES) : first] if row.strip(FRAME))
-    named = tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in options)
+    pointed = next((at for at, (_, words) in enumerate(options) if _is_pointed(profile, rows[first:], words)), 0)
+    named = tuple(
+        Option(Choice(words, _judge_kind(words)), keys, (DOWN if at > pointed else UP,) * abs(at - pointed))
+        for at, (keys, words) in enumerate(options)
+    )
     if top is None or not options:
         return Dialog(text, named, refuse=profile.refuse)
-    body = "".join(f"{row}\n" for row in rows[top:first])
+    body = "".join(f"{_remove_border(profile, row)}\n" for row in rows[top:first])
     subject = read_subject(profile, body, "\n".join(rows[first:]), columns)
     if top < hidden:
         subject = subject._replace(certain=False)
@@ -100,9 +123,29 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
 
 def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
     """Return the number of the first row of a dialog that ends above row `end`, or None if its frame is missing."""
-    frame = profile.frame or (RULE.pattern if not profile.dialogs else "")
-    top = next((at + 1 for at in range(end - 1, -1, -1) if re.search(frame, rows[at])), None) if frame else 0
-    return top if top is not None or profile.dialogs else 0
+    frame = profile.frame or (r"\A" if profile.dialogs else RULE.pattern)
+    above = "\n".join(rows[:end])
+    last = None
+    for match in re.finditer(frame, above, re.MULTILINE):
+        last = match
+    if last is None:
+        return None if profile.dialogs else 0
+    return above.count("\n", 0, last.end()) + (1 if last[0] else 0)
+
+
+def _remove_border(profile: Profile, row: str) -> str:
+    return re.sub(profile.border, "", row).rstrip() if profile.border else row
+
+
+def _find_answers(profile: Profile, rows: list[str]) -> dict[str, str]:
+    """Return the choices and their keys of a dialog that does not show each choice on a row of its own."""
+    top = _find_top(profile, rows, len(rows))
+    text = "\n".join(_remove_border(profile, row) for row in rows[top:]) if top is not None else ""
+    last = "\n".join([row for row in rows if row.strip(FRAME)][-2:])
+    for kind in profile.dialogs:
+        if kind.answers and profile.find(kind.heading, text) and all(name in last for name in kind.answers):
+            return kind.answers
+    return profile.answers
 
 
 def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
@@ -110,6 +153,12 @@ def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
     marks = [row for row in rows[first:end] if re.match(profile.pointer, row.translate(UNFRAMED))]
     below = [row for row in rows[end:] if row.strip(FRAME)]
     return len(marks) == 1 and all(profile.find(profile.footer, row) for row in below)
+
+
+def _is_pointed(profile: Profile, rows: list[str], words: str) -> bool:
+    """Return whether the pointer is before the choice with these words."""
+    marked = (row for row in rows if profile.pointer and re.match(profile.pointer, row.translate(UNFRAMED)))
+    return any(words.startswith(row.strip(FRAME).partition(". ")[2]) for row in marked if ". " in row)
 
 
 def _has_footer(profile: Profile, rows: list[str]) -> bool:
@@ -132,8 +181,9 @@ def _read_choices(profile: Profile, rows: list[str], columns: int) -> tuple[int,
         if match is not None and match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
             end = at + 1
-        elif choices and line and end == at and row.startswith("    "):
-            if wrapped and measure(rows[at - 1]) + 1 + measure(line.split(" ")[0]) > columns - 3:
+        elif choices and line and end == at and row.translate(UNFRAMED).startswith("    "):
+            room = columns - (7 if profile.border else 3)
+            if wrapped and measure(_remove_border(profile, rows[at - 1])) + 1 + measure(line.split(" ")[0]) > room:
                 choices[-1] = (choices[-1][0], f"{choices[-1][1]} {line}")
             end = at + 1
         wrapped = end == at + 1

@@ -34,6 +34,24 @@ def read_lines(text: str, prompt: str, profile: Profile) -> list[str]:
     return _remove_noise(_cut_box(_skip_echo(lines, prompt, profile), profile), profile)
 
 
+def read_output(text: str, prompt_line: str, profile: Profile) -> str:
+    """Return the text of the terminal without the input box, or without the last line if it begins with the prompt."""
+    lines = _cut_box(text.rstrip().split("\n"), profile)
+    if prompt_line and not profile.box and lines[-1].startswith(prompt_line):
+        lines = lines[:-1]
+    return "\n".join(_remove_noise(lines, profile))
+
+
+def find_added(before: str, now: str) -> str:
+    """Return the lines that were added to a text. If the text was drawn again, these begin with the first new line."""
+    if now.startswith(before):
+        return now[len(before) :].strip("\n")
+    known = set(before.split("\n"))
+    lines = now.split("\n")
+    first = next((at for at, line in enumerate(lines) if line.strip(WHITE) and line not in known), len(lines))
+    return "\n".join(lines[first:]).strip("\n")
+
+
 def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
     """Return the lines after the last echo of the prompt. Without `profile.echo`, the echo is in the first lines."""
     start = _find_echo(lines, prompt, profile) if profile.echo else 0

@@ -32,8 +32,8 @@ MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
 MOST_PROCESSES = 50  # processes of a program that are searched for the one that reads keys
 READ_CALL = "0" if os.uname().machine == "x86_64" else "63"  # the number of the system call `read`
 
-InputState = Literal["unread", "waiting", "taken"]
-"""Keys wait in the terminal; or all are read, and a process waits for more; or all are read, and none is seen to wait."""
+InputState = Literal["unread", "waiting", "taken", "unknown"]
+"""Some keys are unread. Or all keys are read, and a process waits for more, or none waits, or this is not known."""
 
 
 class TerminalChild(Child):
@@ -132,19 +132,19 @@ class TerminalChild(Child):
 
     @property
     def input_state(self) -> InputState:
-        """What happened to the keys that were typed. `waiting` is found in line mode only.
+        """What happened to the keys that were typed. Whether a process waits for more is known in line mode only.
 
         In other modes, programs often wait for keys while they work.
         """
         if self._master.closed:
-            return "taken"
+            return "unknown"
         if int.from_bytes(fcntl.ioctl(self._slave, termios.FIONREAD, b"\0" * 4), sys.byteorder):
             return "unread"
         with suppress(OSError):
-            leader = os.tcgetpgrp(self._master.fileno())
-            if self.line_mode and _waits_for_keys(leader, os.ttyname(self._slave.fileno())):
-                return "waiting"
-        return "taken"
+            if self.line_mode:
+                leader = os.tcgetpgrp(self._master.fileno())
+                return "waiting" if _waits_for_keys(leader, os.ttyname(self._slave.fileno())) else "taken"
+        return "unknown"
 
     def drop_unread(self) -> None:
         """Drop the keys that the program has not read."""
@@ -176,10 +176,14 @@ def _waits_for_keys(leader: int, terminal: str) -> bool:
         with suppress(OSError, ValueError):  # the process has ended, or the system does not show this
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 call = (thread / "syscall").read_text().split()
-                if call[:1] == [READ_CALL] and os.readlink(f"/proc/{pid}/fd/{int(call[1], 16)}") == terminal:
+                if call[:1] == [READ_CALL] and _read_link(pid, int(call[1], 16)) == terminal:
                     return True
                 waiting += map(int, (thread / "children").read_text().split())
     return False
+
+
+def _read_link(pid: int, descriptor: int) -> str:
+    return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
 
 
 def _set_size(terminal: FileIO, size: tuple[int, int]) -> None:

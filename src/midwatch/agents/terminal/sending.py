@@ -35,6 +35,14 @@ def clean(prompt: str) -> str:
 
 async def send(live: Live, text: str) -> None:
     """Type a prompt and press Enter. If the program does not accept it, empty the input box and raise AgentError."""
+    live.watch.sending = True
+    try:
+        await _send(live, text)
+    finally:
+        live.watch.sending = False
+
+
+async def _send(live: Live, text: str) -> None:
     keys = _encode_keys(live, text)
     tail = _remove_blanks(text)[-RECOGNISED:]
     before, tags = _remove_blanks(live.screen.text()).count(tail), _count_tags(live)

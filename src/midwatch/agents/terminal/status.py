@@ -25,10 +25,12 @@ DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
+BLOCKED_QUIET = 2.0  # seconds after which a program that is blocked shows its dialog, if it has one
 WAITING_QUIET = 0.05  # for a program at its prompt that waits for keys
 START_QUIET = 0.5  # for a program that waits for keys and got no prompt yet
 SIGNAL_SETTLE = 0.1  # longest silence that is required after the program itself has reported that it waits
 LONGER = 10  # factor for the required silence: of a program that has returned to its prompt before, of an empty screen
+TAKEN_SECONDS = 0.1  # seconds after Enter in which the keys may still be on their way to the program
 NOTHING_QUIET = 60.0  # for a program that has read the prompt and has shown nothing since
 
 
@@ -52,7 +54,7 @@ class Watch:
     """Reads the status of one terminal."""
 
     def __init__(
-        self, profile: Profile, screen: Screen, find_input_state: Callable[[], InputState] = lambda: "taken"
+        self, profile: Profile, screen: Screen, find_input_state: Callable[[], InputState] = lambda: "unknown"
     ) -> None:
         self._profile = profile
         self._screen = screen
@@ -65,6 +67,8 @@ class Watch:
         self._submitted: float | None = None
         self._place = (0, "")
         self._text_at_enter: str | None = ""  # None in line mode
+        self._read_at = 0.0
+        self.sending = False  # whether a prompt is being typed, and the program has not accepted it yet
         self._busy_seen = False
         self._was_idle = False
         self._comes_back = False
@@ -106,10 +110,13 @@ class Watch:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the terminal has changed since Enter. In line mode, a program may also show nothing while it works."""
+        """Whether the terminal has changed since Enter. In line mode, it is enough that the program took the prompt."""
         if self._text_at_enter is not None:
             return self._cursor_line() != self._place or self._screen.text() != self._text_at_enter
-        return not self.shows_nothing or self._find_input_state() == "taken"
+        if not self.shows_nothing:
+            return True
+        waited = self._submitted is not None and self._read_at - self._submitted >= TAKEN_SECONDS
+        return waited and self._find_input_state() in ("taken", "unknown")
 
     @property
     def shows_nothing(self) -> bool:
@@ -139,7 +146,7 @@ class Watch:
     def read(self, now: float) -> Reading:
         """Return the current status."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
-        silent = now - self._last_output
+        self._read_at, silent = now, now - self._last_output
         if asking := self._find_asking():
             self._busy_seen = True
             settled = silent >= ASKING_SETTLE
@@ -147,6 +154,8 @@ class Watch:
         if busy := self._find_busy():
             self._busy_seen = True
             return Reading("busy", busy)
+        if self.sending:
+            return Reading("busy", "reaction", False, again=TAKEN_SECONDS)
         if self._submitted is not None and not self.has_reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
         reading, needed = self._find_idle(silent)
@@ -168,13 +177,20 @@ class Watch:
 
     def _find_asking(self) -> Evidence | None:
         profile = self._profile
-        if self.report.state == "blocked":
+        if self.report.state == "blocked" and not self._is_at_prompt():
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
         if not profile.find(profile.asking, self.shown):
             return None
         return "text" if not profile.dialogs or self.read_dialog().framed else None
+
+    def _is_at_prompt(self) -> bool:
+        """Return whether the input box is there, and no dialog: claude is also blocked when it is not signed in."""
+        profile = self._profile
+        if not profile.dialogs or not profile.find(profile.box, self.shown):
+            return False
+        return not self.read_dialog().framed
 
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
@@ -196,6 +212,8 @@ class Watch:
         if visible:
             if self.report.state in RESTING:
                 return Reading("idle", "program"), settle
+            if self.report.state == "blocked":
+                return Reading("idle", "program"), BLOCKED_QUIET
             if profile.find(profile.idle_title, screen.title):
                 return Reading("idle", "title"), settle
             if self._paste_tells and screen.takes_paste:
@@ -206,18 +224,29 @@ class Watch:
         if profile.find(profile.prompt, line):
             return Reading("idle", "text"), profile.settle
         if self._prompt and line == self._prompt:
-            soon = silent < WAITING_QUIET or self._find_input_state() == "waiting"
-            return Reading("idle", "prompt", False), WAITING_QUIET if soon else min(PROMPT_QUIET, profile.quiet)
+            return Reading("idle", "prompt", False), self._wait(WAITING_QUIET, min(PROMPT_QUIET, profile.quiet), silent)
         return Reading("idle", "silence", False), self._find_quiet(silent)
 
     def _find_quiet(self, silent: float) -> float:
         """Return the seconds of silence after which the program counts as idle without any sign."""
         starting, quiet = self._submitted is None, self._profile.quiet
-        longest = quiet * LONGER if self._comes_back or not self.shown.strip() else quiet
+        longest = quiet * LONGER if self._comes_back or not self._shows_prompt(starting) else quiet
         if not starting and self.shows_nothing:
             longest = max(longest, NOTHING_QUIET)
         least = min(quiet, START_QUIET) if starting else quiet
-        return least if silent < least or self._find_input_state() == "waiting" else longest
+        return self._wait(least, longest, silent)
+
+    def _shows_prompt(self, starting: bool) -> bool:
+        """Return whether the screen may show a prompt. A starting program that reads no keys may only show progress."""
+        if not starting or not self.shown.strip():
+            return bool(self.shown.strip())
+        return bool(self._screen.line_to_cursor().strip()) or self._find_input_state() != "taken"
+
+    def _wait(self, least: float, longest: float, silent: float) -> float:
+        """Return `least` if the program waits for keys, and otherwise `longest`. Until then, check it repeatedly."""
+        if silent < least or self._find_input_state() == "waiting":
+            return least
+        return min(2 * silent, longest)
 
     def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()

@@ -9,15 +9,22 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from midwatch.agents.terminal.arguments import Arguments, read_arguments
 from midwatch.agents.terminal.profile import DialogKind, Profile
-from midwatch.domain.agent import QuestionKind
+from midwatch.agents.tool_question import LONGEST_COMMAND
+from midwatch.domain.agent import QuestionKind, Risk
 
 CUT = re.compile(r"…|\+\d+ (more )?lines")
 NUMBERED_ROW = re.compile(r" *(\d+)(?: ([ +-]?)(.*))?")
+FILE_ROW = re.compile(r"\W*(?:(?:Edited|Added|Deleted) )?(\S.*) \(\+\d+ -\d+\)")
 GAP = re.compile(r" *(\.\.\.|⋮|…)")
+
+
+class Hunk(list[tuple[int, str]]):
+    """Lines of a diff with their numbers."""
 
 
 class Subject(NamedTuple):
@@ -26,9 +33,11 @@ class Subject(NamedTuple):
     kind: QuestionKind = "execute"  # an unknown dialog may ask for anything
     tool: str | None = None
     command: str | None = None
-    path: str | None = None
+    paths: tuple[str, ...] = ()
     url: str | None = None
     diff: str | None = None
+    risk: Risk | None = None
+    reason: tuple[str, ...] = ()
     readable: bool = False
     certain: bool = False
 
@@ -44,20 +53,34 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         return Subject(kind.kind, kind.tool or None)
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
-        kind.kind, tool=groups.get("tool") or kind.tool or None, url=_join_words(groups.get("url")),
-        diff=_read_diff(groups), readable=True, certain=True,
+        kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"),
+        diff=_read_diff(groups, kind.gap), risk=kind.risk, reason=kind.reason, readable=True, certain=True,
     )  # fmt: skip
-    if "path" in groups:
-        path = groups["path"].strip()
-        plain = path.isascii() and " " not in path
-        subject = subject._replace(path=path, certain=plain, readable=not CUT.search(path) and "\n" not in path)
+    unread = Subject(kind.kind, subject.tool)
+    if "arguments" in groups:
+        return _take_arguments(subject, read_arguments(groups["arguments"], columns))
+    if match is not None and "path" in groups:
+        paths = [row and row.text for row in _split_rows(match, "path", kind)]
+        if not all(path and not CUT.search(path) for path in paths):
+            return unread
+        plain = all(path and path.isascii() and " " not in path for path in paths)
+        subject = subject._replace(paths=tuple(path for path in paths if path), certain=plain)
     if match is not None and "command" in groups:
-        joined = join_rows(_command_rows(match, kind), columns - kind.margin)
-        if joined is None or CUT.search(joined.text):
-            return subject._replace(readable=False, certain=False)
+        joined = join_rows(_split_rows(match, "command", kind), columns - kind.margin)
+        if joined is None or CUT.search(joined.text) or len(joined.text) > LONGEST_COMMAND:
+            return unread
         certain = joined.certain and _is_certain(joined.text) and _is_proved(kind, joined.text, choices)
         subject = subject._replace(command=joined.text, certain=certain)
-    return subject if subject.readable else subject._replace(path=None, certain=False)
+    return subject
+
+
+def _take_arguments(subject: Subject, arguments: Arguments | None) -> Subject:
+    if arguments is None:
+        return subject._replace(readable=False, certain=False)
+    return subject._replace(
+        command=arguments.get("command"), paths=tuple(filter(None, (arguments.get("path"),))), url=arguments.get("url"),
+        diff=arguments.diff(), certain=arguments.certain,
+    )  # fmt: skip
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -111,12 +134,12 @@ def measure(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _command_rows(match: re.Match[str], kind: DialogKind) -> list[Row | None]:
-    """Return the rows of the command. A row without the indent is None."""
-    text, start = match.string, match.start("command")
+def _split_rows(match: re.Match[str], group: str, kind: DialogKind) -> list[Row | None]:
+    """Return the rows of a group. A row without the indent is None."""
+    text, start = match.string, match.start(group)
     began = text.rfind("\n", 0, start) + 1
     rows: list[Row | None] = []
-    for number, line in enumerate(match["command"].strip("\n").split("\n")):
+    for number, line in enumerate(match[group].strip("\n").split("\n")):
         if number == 0 and began != start:
             rows.append(Row(start - began, line))
         elif indent := re.match(kind.indent, line):
@@ -141,43 +164,43 @@ def _is_proved(kind: DialogKind, command: str, choices: str) -> bool:
     return repeated is not None and repeated[1] == command
 
 
-def _join_words(rows: str | None) -> str | None:
-    return None if rows is None else "".join(rows.split())
-
-
 # -- diffs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_diff(groups: dict[str, str]) -> str | None:
+def _read_diff(groups: Mapping[str, str], gap: int) -> str | None:
     """Return the rows of a change as a unified diff, or None if there is no change or it cannot be read."""
     shown = groups.get("diff") or groups.get("content")
-    path = groups.get("path", "").strip().lstrip("/")
     if not shown:
         return None
-    hunks: list[list[tuple[int, str]]] = [[]]
+    added = "content" in groups
+    files = [(groups.get("path", "").strip(), [Hunk()])]
     edge = 0  # the column where line numbers end
     for row in shown.strip("\n").split("\n"):
         match = NUMBERED_ROW.fullmatch(row)
-        edge = edge or (match.end(1) if match else 0)
-        if match is not None and match.end(1) != edge:
-            match = None
-        if match is None and GAP.fullmatch(row):
-            hunks.append([])
-        elif match is None:
-            if not hunks[-1]:
-                return None
-            number, line = hunks[-1][-1]  # the program has wrapped the line
-            hunks[-1][-1] = (number, line + row.strip())
-        elif "content" in groups:
-            hunks[-1].append((int(match[1]), "+" + row[match.end(1) + 1 :]))
-        else:
-            hunks[-1].append((int(match[1]), (match[2] or " ") + (match[3] or "")))
-    old = "/dev/null" if "content" in groups else f"a/{path}"
-    return "".join((f"--- {old}\n+++ b/{path}\n", *(_format_hunk(hunk) for hunk in hunks if hunk)))
+        hunk = files[-1][1][-1]
+        if header := FILE_ROW.fullmatch(row):
+            files.append((header[1], [Hunk()]))
+            edge = 0
+        elif match is not None and match.end(1) == (edge := edge or match.end(1)):
+            line = f"+{row[match.end(1) + 1 :]}" if added else (match[2] or " ") + (match[3] or "")[gap:]
+            hunk.append((int(match[1]), line))
+        elif GAP.fullmatch(row):
+            files[-1][1].append(Hunk())
+        elif row.strip() and not hunk:
+            return None
+        elif row.strip():  # the program has wrapped the line
+            hunk[-1] = (hunk[-1][0], hunk[-1][1] + row.strip())
+    return "".join(_format_file(path, hunks, added) for path, hunks in files if hunks[0]) or None
 
 
-def _format_hunk(lines: Iterable[tuple[int, str]]) -> str:
-    lines = list(lines)
+def _format_file(path: str, hunks: Iterable[Hunk], added: bool) -> str:
+    name = path.lstrip("/")
+    return f"--- {'/dev/null' if added else f'a/{name}'}\n+++ b/{name}\n" + "".join(
+        _format_hunk(hunk) for hunk in hunks if hunk
+    )
+
+
+def _format_hunk(lines: Hunk) -> str:
     old = [number for number, line in lines if not line.startswith("+")]
     new = [number for number, line in lines if not line.startswith("-")]
     ranges = (f"{min(numbers, default=0)},{len(numbers)}" for numbers in (old, new))

@@ -13,6 +13,7 @@ from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.bodies import ConversationRole, MessageUpdateBody, Transport
 from midwatch.api.agentapi.feed import Feed
 from midwatch.api.events import watch
+from midwatch.base.clock import iso
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.agent import Screenshot
@@ -72,6 +73,8 @@ class SessionFollower:
         self._needs_terminal = needs_terminal
         self._messages: dict[str, MessageUpdateBody] = {}
         self._drafts: dict[str, str] = {}
+        self._reply: tuple[str, str] | None = None
+        """Id and text of the last message, if it is the reply to the last turn that this follower has seen."""
         self._greets = self.transport == "pty" and not resumed
         if self._greets:
             self._set_message(GREETING, "agent", "", session.created_at)
@@ -79,6 +82,8 @@ class SessionFollower:
         self._last_error = 0
         self._turns: dict[str, Turn] = {}
         self._open_tasks: set[str] = set()
+        self._parked: set[str] = set()
+        """Tasks that wait for the end of a usage limit. They are not open, because the agent takes other messages."""
         self._sending = False
         self._held = False
         self._screenshot: Screenshot | None = None
@@ -159,6 +164,7 @@ class SessionFollower:
         self._turns.clear()
         self._update_status()
         try:
+            await self._cancel_parked(actor)
             task = await self._desk.sessions.send(self.key, text, actor=actor)
             with suppress(TimeoutError):
                 async with asyncio.timeout(REACTION_SECONDS):
@@ -168,7 +174,13 @@ class SessionFollower:
             self._update_status()
         turn = self._turns.get(task.id)
         if turn is not None and turn.ended and turn.error is not None and not turn.reacted:
-            raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
+            raise NoReaction(turn.error) if self.transport == "pty" else AgentError(turn.error)
+
+    async def _cancel_parked(self, actor: AnyActor) -> None:
+        """Cancel the tasks that wait for the end of a usage limit, because a new message replaces them."""
+        for task_id in sorted(self._parked):
+            with suppress(Conflict):
+                await self._desk.tasks.cancel(task_id, actor=actor)
 
     async def type_keys(self, keys: str, *, actor: AnyActor = None) -> None:
         """Type keys into the terminal, even while the agent works. Raise Conflict if the agent has no terminal."""
@@ -205,12 +217,13 @@ class SessionFollower:
             return
         payload, turn = event.payload, self._find_turn(event.task_id)
         if event.kind == "message_update":
-            if payload["role"] in ("user", "agent"):
-                self._finish_draft(payload["message_id"])
+            if payload["role"] in ("user", "agent") and event.task_id not in self._parked:
+                self._finish_draft(payload["message_id"], payload["message_id"])
                 if payload["role"] == "user":
                     turn.begun = True
                     self.feed.emit_status("running")
                 self._set_message(payload["message_id"], payload["role"], payload["message"], event.time)
+                self._reply = (payload["message_id"], payload["message"]) if payload["role"] == "agent" else None
                 self._publish()
         elif event.kind == "message_delta":
             turn.reacted = True
@@ -223,10 +236,16 @@ class SessionFollower:
         elif event.kind == "agent_exited":
             self.exit = payload["code"], payload["screen"] or ""
             self.program_ended.set()
-        elif event.kind == "task_submitted" and event.task_id:
+        elif event.kind in ("task_submitted", "task_started") and event.task_id:
             self._open_tasks.add(event.task_id)
+            self._parked.discard(event.task_id)
+        elif event.kind == "task_waiting" and event.task_id and payload["wait"] == "limit":
+            turn.reacted = True
+            self._park(event.task_id, payload["reason"], payload["until"], event.time)
+            self._publish()
         elif event.kind == "task_finished":
             self._open_tasks.discard(event.task_id or "")
+            self._parked.discard(event.task_id or "")
             turn.ended, turn.error = True, payload.get("error")
         self._update_status()
 
@@ -246,6 +265,9 @@ class SessionFollower:
                 self._last_error = fault.time
         self._drafts.update({draft.message_id: draft.text for draft in shown.partial})
         self._open_tasks = {task.id for task in (*state.queue, *((state.running,) if state.running else ()))}
+        for task in state.queue:
+            if task.wait == "limit":
+                self._park(task.id, None, iso(task.due_at), self._desk.clock.now())
         if shown.screen is not None:
             self._show_screen(shown.screen, self._desk.clock.now())
         self._publish()
@@ -256,6 +278,15 @@ class SessionFollower:
         return self._turns.setdefault(task_id, Turn()) if task_id and self._sending else Turn()
 
     # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _park(self, task_id: str, reason: str | None, until: str | None, time: int) -> None:
+        """Show a message about a usage limit, instead of the unfinished reply of the task that waits for its end."""
+        self._open_tasks.discard(task_id)
+        self._parked.add(task_id)
+        self._finish_draft(task_id, f"{task_id}.limit")
+        why = f": {reason.rstrip('.')}" if reason else ""
+        text = f"[usage limit{why}] Your message is sent again at {until}, unless you send another one before."
+        self._set_message(f"{task_id}.limit", "agent", text, time)
 
     def _set_message(self, message_id: str, role: ConversationRole, text: str, time: int) -> None:
         old = self._messages.get(message_id)
@@ -282,9 +313,9 @@ class SessionFollower:
             self._drafts[message_id] = draft[:offset] + text
             self._publish_soon(len(self._drafts[message_id]))
 
-    def _finish_draft(self, message_id: str) -> None:
-        """Forget the draft of a finished message. The last message of a turn replaces the turn's unfinished message."""
-        prefix = f"{message_id}."
+    def _finish_draft(self, owner: str, message_id: str) -> None:
+        """Forget the drafts of a turn or task (`owner`). The message `message_id` replaces the last of them."""
+        prefix = f"{owner}."
         unfinished = [draft_id for draft_id in self._drafts if draft_id.startswith(prefix)]
         if message_id not in self._messages and unfinished:
             renamed = {unfinished[-1]: message_id}
@@ -352,10 +383,24 @@ class SessionFollower:
             self._was_open = True
             self.feed.emit_screen(screenshot.text)
             self._set_greeting(screenshot.text, self._desk.clock.now())
+            if before is None or screenshot.text != before.text:
+                await self._add_late_output()
         elif self._was_open and not self._open_tasks:
             self.program_ended.set()
         if (screenshot and (screenshot.status, screenshot.evidence)) != (before and (before.status, before.evidence)):
             self._update_status()
+
+    async def _add_late_output(self) -> None:
+        """Add what the program has written since the last turn to the last message."""
+        with suppress(MidwatchError):
+            late = await self._desk.terminals.late_output(self.key)
+            if self._reply is None or self._sending or self._open_tasks:
+                return
+            message_id, text = self._reply
+            whole = "\n".join(filter(None, (text, late)))
+            if self._messages[message_id].message != whole:
+                self._set_message(message_id, "agent", whole, self._desk.clock.now())
+                self._publish_soon(len(whole))
 
 
 class SessionFollowers:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import tempfile
 import weakref
 from contextlib import suppress
 from hashlib import sha256
@@ -16,6 +14,7 @@ from starlette.requests import Request
 
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
 from midwatch.api.guard import read_body
+from midwatch.programs.scratch import ScratchFolder
 
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -54,8 +53,8 @@ class Uploads:
 
     def _write(self, file: UploadedFile) -> str:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="agentapi-uploads-"))
-            self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            scratch = ScratchFolder("midwatch-uploads-")
+            self._folder, self._remove_folder = scratch.path, weakref.finalize(self, scratch.close)
         folder = self._folder / sha256(file.content).hexdigest()[:16]
         folder.mkdir(mode=0o755, exist_ok=True)
         path = folder / file.name

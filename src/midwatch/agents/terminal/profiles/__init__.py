@@ -20,3 +20,14 @@ PROFILES: Mapping[str, Profile] = {
     **UNTESTED,
     "custom": Profile(quiet=2.0, settle=0.05),
 }
+"""The profiles by name."""
+SOURCES: Mapping[str, str] = {
+    "claude": claude.VERSION,
+    "codex": codex.VERSION,
+    "gemini": gemini.VERSION,
+    "qwen": qwen.VERSION,
+    "opencode": opencode.VERSION,
+    "goose": goose.VERSION,
+    "copilot": copilot.VERSION,
+}
+"""The versions of the programs from which the meanings of texts were taken."""
