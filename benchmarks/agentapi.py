@@ -74,7 +74,8 @@ async def measure(way: str, turns: int, folder: Path) -> dict[str, Any]:
     """Return the figures of some turns with one kind of agent."""
     talk, flags = WAYS[way]
     script, notes = folder / f"{way}.json", Notes(folder / f"{way}.txt")
-    entries = [{"expectMessage": f"message {n}", "responseMessage": f"answer {n}"} for n in range(turns)]
+    numbers = range(turns + 1)  # the agent still reads after the last turn
+    entries = [{"expectMessage": f"message {n}", "responseMessage": f"answer {n}"} for n in numbers]
     script.write_text(json.dumps(entries))
     agent = [sys.executable, "-I", "-S", str(AGENT), talk, str(script)]
     command = [str(PROGRAM), "agentapi", "server", "--port", "0", "--json", *flags, "--", *agent]

@@ -26,11 +26,11 @@ def expect(message: str, reply: str | None = None, think: int = 0) -> Entry:
 
 
 def make_agent(folder: Path, entries: Sequence[Entry], way: str = "terminal", slow: float = 0) -> list[str]:
-    """Return the command line of an agent with this script, which starts after `slow` seconds."""
+    """Return the command line of an agent with this script. Another program loads it, if it takes `slow` seconds."""
     script = folder / f"script-{len(list(folder.glob('script-*')))}.json"
     script.write_text(json.dumps(entries))
     argv = [sys.executable, "-I", "-S", str(AGENT), way, str(script)]
-    return ["/bin/sh", "-c", f'sleep {slow}; exec "$@"', "sh", *argv] if slow else argv
+    return ["/bin/sh", "-c", f'echo loading; sleep {slow}; "$@"; exit', "sh", *argv] if slow else argv
 
 
 async def wait_for_stable(server: StandaloneServer) -> list[tuple[str, Any]]:

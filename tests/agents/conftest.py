@@ -19,6 +19,8 @@ FEWEST = 4
 """The number of agents that must pass everything in CI, in each kind."""
 TOO_FEW_STATUS = 6
 """The exit status if there are fewer; pytest itself does not use it."""
+SLOW = (("usage_limit", "opencode"), ("usage_limit", "qwen"))
+"""Cases and agents for `make test-agents-all` alone: these programs tell only after a while that they wait."""
 RESULTS: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
 """The result of each case by agent and kind."""
 SIGNS = {"passed": "yes", "failed": "NO", "gap": "no", "skipped": "-"}
@@ -39,6 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for kind in KINDS:
                 reason = why_not((case, known.name, kind))
                 marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+                marks += [pytest.mark.matrix] if (case, known.name) in SLOW else []
                 if is_tried(case, kind):
                     pairs.append(pytest.param(known, kind, id=f"{known.name}-{kind}", marks=marks))
         metafunc.parametrize(("known", "kind"), pairs)

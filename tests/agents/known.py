@@ -150,8 +150,8 @@ class Known:
     """The program that supports ACP."""
     options: dict[str, str] = field(default_factory=dict)
     """The settings it needs besides the kind."""
-    limit: str = "limit 4 {name}"
-    """The script of the fake model that makes it report a usage limit."""
+    limits: dict[str, str] = field(default_factory=dict)
+    """By kind, the script of the fake model that makes it report a usage limit, if not every limit does."""
     signed_in_by: str = ""
     """The variable without which it is not signed in, if there is one."""
     terminal: dict[str, Any] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Known:
 
     def limit_of(self, kind: str) -> str:
         """Return the script of a usage limit. A screen shows its end in minutes."""
-        return self.limit.replace("limit 4", "limit 3600") if kind == "terminal" else self.limit
+        return self.limits.get(kind, "limit 3600 {name}" if kind == "terminal" else "limit 4 {name}")
 
     def version_of(self, kind: str) -> str:
         """Return the pinned version of the program that a kind starts."""
@@ -213,7 +213,9 @@ AGENTS = (
         name="opencode",
         prepare=_opencode,
         acp="opencode",
-        limit="limit 3600 {name}",  # it waits for all limits by itself; midwatch parks the task after a while
+        limits=dict.fromkeys(
+            KINDS, "limit 3600 {name}"
+        ),  # it waits for all limits by itself; midwatch parks the task after a while
     ),
     Known(
         name="qwen",
@@ -221,13 +223,17 @@ AGENTS = (
         acp="qwen",
         signed_in_by="OPENAI_API_KEY",
         refusal=HIDDEN,
-        limit="limit 240 {name}",  # it says after 30 seconds that it waits
+        limits={  # it waits for every limit by itself
+            "headless": "limit 240 {name}",
+            "acp": "limit 240 {name}",
+            "terminal": "limit 4 {name}",
+        },
     ),
     Known(
         name="copilot",
         prepare=_copilot,
         acp="copilot",
-        limit="limit 3600 {name}",  # it waits for shorter limits by itself
+        limits=dict.fromkeys(KINDS, "limit 3600 {name}"),  # it waits for shorter limits by itself
     ),
     Known(
         name="goose",
@@ -237,6 +243,6 @@ AGENTS = (
         signed_in_by="GOOSE_PROVIDER",
         forbid={"permissions": "read"},
         refusal="skipped in goose chat mode",
-        limit="quota 3600 {name}",  # if the end is known it waits by itself, however long
+        limits=dict.fromkeys(KINDS, "quota 3600 {name}"),  # if the end is known it waits by itself, however long
     ),
 )

@@ -125,6 +125,10 @@ class Rig:
         """Return the end of the server's output."""
         return self.server.log.read_text()[-3000:]
 
+    def tell(self, task: Json) -> str:
+        """Return what a failed check needs to be understood."""
+        return f"{task['outcome']}: {task['error'] or task['result']}\n{self.log()}"
+
     async def has_no_processes(self) -> bool:
         """Return whether all processes of the agent end soon."""
         return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 60.0)

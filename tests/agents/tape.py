@@ -44,24 +44,18 @@ class Tape:
 def thin(items: list[dict[str, Any]], size: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the items without output that changes nothing at the end, such as that of a spinner.
 
-    The last screen, its history, the title and the modes stay the same.
+    The last screen, its history, the modes, and the last signal of each kind stay the same.
     """
 
     def result(kept: list[dict[str, Any]]) -> tuple[Any, ...]:
-        screen = Screen(*size)
+        signals: dict[str, str] = {}
+        screen = Screen(*size, signal=lambda signal: signals.update({signal.kind: signal.value}))
         try:
             for item in kept:
                 if "out" in item:
                     screen.feed(base64.b64decode(item["out"]))
-            return (
-                screen.read(),
-                screen.styled_text(),
-                screen.title,
-                screen.takes_paste,
-                screen.cursor,
-                screen.size,
-                screen.height,
-            )
+            modes = screen.takes_paste, screen.cursor, screen.height
+            return screen.read(), screen.styled_text(), modes, signals
         finally:
             screen.close()
 

@@ -22,7 +22,7 @@ QUOTES = (
     "You've hit your usage limit, resets 3pm.",
     "API Error: 401 Unauthorized",
     "Please run /login",
-    "✕ [API Error: quota exceeded]",
+    "✕ [API Error] quota exceeded",
     "Ran into this error: Rate limit exceeded.",
 )
 """Answers that read like failures."""
@@ -74,7 +74,7 @@ async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
         assert said, "it ended without a word"
         assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
         assert kind != "acp" or "not today" in said, "the agent was not told the reason"
-        assert "still here" in await rig.turn(key, "[[say still here]]")
+        assert await rig.turn(key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
 
 @pytest.mark.matrix
@@ -112,7 +112,7 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
 
         async def is_parked() -> str | None:
             task = await rig.client.get(task_id)
-            assert task["status"] in ("pending", "running"), (task, rig.log())
+            assert task["status"] in ("pending", "running"), rig.tell(task)
             return task["due_at"] if (task["status"], task["wait"]) == ("pending", "limit") else None
 
         due = datetime.fromisoformat(await wait_for(is_parked, "the task is parked", LONGEST_WAIT))
@@ -122,7 +122,7 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
         if due > datetime.now(UTC) + timedelta(seconds=10):  # reported in minutes, or not at all
             await rig.make_due(task_id)
         task = await rig.grant_until_end(task_id)
-        assert (task["status"], task["outcome"], task["failures"]) == ("done", "ok", 0), (task, rig.log())
+        assert (task["status"], task["outcome"], task["failures"]) == ("done", "ok", 0), rig.tell(task)
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
 
@@ -132,7 +132,7 @@ async def test_not_signed_in(known: Known, kind: str, tmp_path: Path) -> None:
             if options:
                 await rig.restart(**options)
             task = await rig.grant_until_end(await rig.send(await rig.open(), "[[say hello]]"))
-            assert (task["status"], task["outcome"]) == ("failed", "error"), (task, rig.log())
+            assert (task["status"], task["outcome"]) == ("failed", "error"), rig.tell(task)
             assert "is not signed in" in task["error"]
             assert KNOWN[known.name].sign_in in task["error"]
             asked: list[Any] = await rig.client.approvals("all")
@@ -146,7 +146,7 @@ async def test_api_error(known: Known, kind: str, tmp_path: Path) -> None:
         for text in QUOTES:
             assert text in " ".join((await rig.turn(key, f"[[say {text}]]")).split())
         task = await rig.grant_until_end(await rig.send(key, "[[fail 400]]"))
-        assert (task["status"], task["outcome"]) == ("failed", "error"), (task, rig.log())
+        assert (task["status"], task["outcome"]) == ("failed", "error"), rig.tell(task)
         assert task["error"].startswith(f"{known.name} failed")
 
 
@@ -160,7 +160,7 @@ async def test_killed_server(known: Known, kind: str, tmp_path: Path) -> None:
         rig.model.release(name)
         await rig.start()
         task = await rig.grant_until_end(task_id, PATIENCE * 2)
-        assert (task["status"], task["outcome"], task["rescues"]) == ("done", "ok", 1), (task, rig.log())
+        assert (task["status"], task["outcome"], task["rescues"]) == ("done", "ok", 1), rig.tell(task)
         assert "finished" in task["result"]
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
@@ -183,7 +183,7 @@ async def test_worktree(known: Known, kind: str, tmp_path: Path) -> None:
         key = await rig.open(worktree=True)
         await rig.turn(key, "[[say ready]]")
         task = await rig.grant_until_end(await rig.send(key, f"[[{verb} touch made.txt]] [[say all done]]"))
-        assert task["outcome"] == "ok", (task, rig.log())
+        assert task["outcome"] == "ok", rig.tell(task)
         note = task["worktree"]
         assert (note["status"], note["files"]) == ("kept", 1), note
         assert (Path(note["path"]) / "made.txt").exists()
@@ -207,9 +207,9 @@ async def test_renamed_output(known: Known, kind: str, tmp_path: Path) -> None:
         await rig.turn(key, "My name is Ada. [[say noted]]")
         rig.rename(signs=SIGNS, fields=FIELDS)
         task = await rig.grant_until_end(await rig.send(key, "[[say all done]]"))
-        assert task["outcome"] == "error" or "all done" in task["result"], (task, rig.log())
+        assert task["outcome"] == "error" or "all done" in task["result"], rig.tell(task)
         if kind != "terminal":
-            assert "not understood" in task["error"], (task, rig.log())
+            assert "not understood" in task["error"], rig.tell(task)
 
 
 @pytest.mark.matrix

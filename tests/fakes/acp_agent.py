@@ -356,8 +356,11 @@ class Agent:
         time.sleep(float(argument))
 
     def do_wait(self, argument):
-        """Log a usage limit as opencode does, and wait."""
+        """`wait SECONDS`: log a usage limit as opencode does; `wait SECONDS LIMIT`: as qwen does. Then wait."""
+        argument, _, limit = argument.partition(" ")
         line = 'level=ERROR message="stream error" agent=build error.error="AI_APICallError: Rate limit exceeded."'
+        if limit:
+            line = f"[qwen-code] Waiting for API capacity... attempt 1, retry in {limit}s"
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
         time.sleep(float(argument))

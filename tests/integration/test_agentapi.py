@@ -19,6 +19,7 @@ import pytest
 
 from midwatch import Runtime, Settings
 from midwatch.agents.registry import build
+from midwatch.agents.terminal import sending
 from midwatch.api.agentapi.allowed_origins import HOSTS, ORIGINS, Rules, check_hosts, check_origins
 from midwatch.api.agentapi.app import create_standalone
 from midwatch.api.agentapi.bodies import EVENTS
@@ -302,6 +303,51 @@ async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
         )
         assert "check its terminal" in reply.json()["errors"][1]["message"]
         (tmp_path / "end").touch()
+
+
+SLEEPS = "print('> ', end='', flush=True); import time; time.sleep(1000)"
+READS_ON = "print('> ', end='', flush=True); import sys; [None for _ in sys.stdin]"
+IGNORES = (
+    "import tty; tty.setraw(0); print('> ', end='', flush=True); import os; [os.read(0, 99) for _ in iter(int, 1)]"
+)
+STOPPED = "import os, signal; input('> '); print('> ', end='', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+LEAVES = "input('> '); raise SystemExit(3)"
+
+
+@pytest.mark.parametrize("agent", [SLEEPS, READS_ON, IGNORES, STOPPED, LEAVES])
+async def test_an_agent_without_signs_that_does_not_react_is_reported(
+    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SILENT_REACTION_SECONDS", 0.5)
+    async with serve_agent(tmp_path, program={"argv": [sys.executable, "-c", agent]}) as agent_api:
+        await agent_api.wait_until_stable()
+        if agent == STOPPED:
+            assert (await agent_api.send("stop\r", "raw")).status_code == 200
+            await agent_api.wait_for_screen("> stop\n>")
+            await agent_api.wait_until_stable()
+        reply = await agent_api.send("anybody there?")
+        assert reply.status_code == 504, reply.text
+        promised, reason = (error["message"] for error in reply.json()["errors"])
+        assert promised.endswith("failed to wait for processing to start: timeout waiting for condition")
+        assert ("exit code 3" if agent == LEAVES else "did not react") in reason
+
+
+async def test_a_silent_agent_may_think_before_it_answers(tmp_path: Path) -> None:
+    """It shows nothing after it has read the message, for longer than the silence after which others count as idle."""
+    waits = f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    thinks = f"import os, time\nsaid = input('> ')\n{waits}\nprint('you said', said)\ninput('> ')"
+    program = {"argv": [sys.executable, "-c", thinks], "quiet": 0.2}
+    async with serve_agent(tmp_path, program=program) as agent_api:
+        await agent_api.wait_until_stable()
+        assert (await agent_api.send("hello")).status_code == 200
+        assert await agent_api.status() == "running"
+        screen = agent_api.desk.terminals.screenshot
+        for _ in range(50):
+            assert (await screen(agent_api.follower.key)).status == "busy"
+            await asyncio.sleep(0.02)
+        (tmp_path / "go").touch()
+        await agent_api.wait_until_stable()
+        assert (await agent_api.messages())[-1]["content"] == "you said hello"
 
 
 async def test_a_long_reply_is_complete(agent_api: AgentApi) -> None:

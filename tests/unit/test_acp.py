@@ -743,6 +743,11 @@ async def test_an_agent_that_waits_for_its_usage_limit_is_ended_and_parked(tmp_p
         await conversation.turn(RecordingTurn("[[wait 600]]"))
     assert not conversation.alive
     agent.limit_patience = 60.0
+    waiting = fake(tmp_path, profile="qwen")
+    conversation = await waiting.open(RecordingTurn().session())
+    with pytest.raises(UsageLimit, match="usage limit, 3567 s more") as caught:
+        await conversation.turn(RecordingTurn("[[wait 600 3567]]"))
+    assert caught.value.resets_at is not None
     conversation = await agent.open(RecordingTurn().session())
     assert (await conversation.turn(RecordingTurn("[[wait 0]] [[say back]]"))).text == "back"
     await conversation.close()

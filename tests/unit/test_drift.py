@@ -157,8 +157,7 @@ async def test_a_renamed_field_never_ends_as_a_wrong_answer(recording: Path, pac
     bad = []
     for what, variant in list_variants(stream):
         result, turn = await conclude(agent, variant, code)
-        unseen_denial = case == "denied" and what.startswith("value") and is_told(turn)  # a tool of an unknown type
-        if not is_same(result, expected) and not is_kept(result, answer) and not unseen_denial:
+        if not is_same(result, expected) and not is_kept(result, answer):
             bad.append(f"{what}: {result!r}")
     assert bad == [], "\n".join(bad)
 

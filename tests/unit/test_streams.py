@@ -364,6 +364,7 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
         ("[API Error: You have exhausted your daily quota on this model.]", None, "limit"),
         ("Not logged in · Please run /login", None, "auth"),
         ("anything", 401, "auth"),
+        ("error: Error Unknown provider: .", None, "auth"),
         ("When using Gemini API, you must specify the GEMINI_API_KEY environment variable.", None, "auth"),
         ("API Error: 529 Overloaded", None, "passing"),
         ("TypeError: fetch failed, cause: ECONNREFUSED", None, "passing"),

@@ -33,6 +33,7 @@ class Answer(NamedTuple):
     status: str
     choice: str | None = None
     why: str | None = None
+    by_person: bool = False
 
     @property
     def granted(self) -> bool:

@@ -185,14 +185,18 @@ class _Run:
 
     @property
     def misread(self) -> str | None:
-        """Why the stream was not understood, or None. An empty answer is doubted only if something was unknown."""
+        """Why the stream was not understood, or None.
+
+        An empty answer and a tool without a result are doubted only if something was unknown.
+        """
         events, drift = self.events, self.parser.drift
         if events.failed:
             other = events.fault is not None and events.fault.kind == "other"
             return drift.describe() if other and drift.missing else None
         if events.done:
             empty = not events.has_answer and not events.answer.strip()
-            return drift.describe() if drift.missing or (empty and drift.seen) else None
+            lost = bool(events.left_open and drift.types)  # perhaps the result of a tool, which may be a denial
+            return drift.describe() if drift.missing or lost or (empty and drift.seen) else None
         if not self.lines.objects and not (self.lines.noise and self.code == 0):
             return None
         if self.code != 0 and self.plain_errors().strip():

@@ -77,4 +77,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     *failures(Asking, refused_key="✗ ", limit="✗ ", quota="✗ ", error="✗ ", overloaded="✗ "),
 )
-MISSING: dict[str, str] = {}
+MISSING: dict[str, str] = {
+    "update": "it installs updates by itself and asks nothing",
+    "telemetry": "it has no such dialog",
+}

@@ -40,6 +40,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         script=call("replace", file_path="notes.txt", old_string="two", new_string="2", instruction="Change it"),
         shows=MENU,
     ),
+    Asking(kind="overwrite", script=call("write_file", file_path="notes.txt", content="one\n2\nthree\n"), shows=MENU),
     Asking(kind="write", script=call("write_file", file_path="new.txt", content="alpha\nbeta\n"), shows=MENU),
     Asking(
         kind="question",
@@ -67,9 +68,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         Asking,
         refused_key="API Error",
         limit=MENU,
-        quota=r"API Error|● 1\. ",
-        error=r"API Error|● 1\. ",
-        overloaded=r"API Error|● 1\. ",
+        # it tries again for more than eight minutes, and its screen tells nothing
+        quota="esc to cancel",
+        error="esc to cancel",
+        overloaded="esc to cancel",
     ),
 )
-MISSING: dict[str, str] = {}
+MISSING: dict[str, str] = {
+    "telemetry": "it has no such dialog",
+    "outside": "it refuses to leave the project and does not ask",
+}

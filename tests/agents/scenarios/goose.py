@@ -41,12 +41,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         prepare=without_config,
         shows="No provider",
     ),
-    Scenario(
-        kind="plan",
-        files=PROJECT,
-        steps=((r"^> ", "/plan Please help me. [[say plan: read notes.txt, then write new.txt]]\r"),),
-        shows="◆",
-    ),
     *failures(
         Asking,
         refused_key="this error",
@@ -56,4 +50,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         overloaded="this error",
     ),
 )
-MISSING: dict[str, str] = {}
+MISSING: dict[str, str] = {
+    "fetch": "it has no tool for web pages; it runs `curl` as a command",
+    "plan": "`/plan` answers with a plan and asks nothing",
+    "trust": "it has no such dialog",
+    "login": "without a provider it ends with an error; `goose configure` is a program of its own",
+    "update": "it looks for updates only with `goose update`",
+    "theme": "it asks nothing; `/t` changes the theme",
+    "question": "it has no such tool",
+}

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agents.scenarios.common import COLORS, LONG, MCP_SERVER, NEWER, PROJECT, RM, URL, call, failures
+from agents.scenarios.common import COLORS, LONG, MCP_SERVER, PROJECT, RM, URL, call, failures
 from agents.scenarios.scenario import Scenario, change_json
 from midwatch.agents.terminal.profile import RIGHT
 
@@ -16,11 +16,6 @@ def ask_always(home: Path, work: Path, url: str) -> None:
     permission = dict.fromkeys(("*", "bash", "edit", "webfetch", "external_directory", "doom_loop"), "ask")
     server = {"type": "local", "command": [sys.executable, str(MCP_SERVER)], "enabled": True}
     change_json(home / ".config" / "opencode" / "opencode.json", permission=permission, mcp={"desk": server})
-
-
-def with_updates(home: Path, work: Path, url: str) -> None:
-    """Tell of updates."""
-    change_json(home / ".config" / "opencode" / "opencode.json", autoupdate="notify")
 
 
 Asking = partial(Scenario, files=PROJECT, prepare=ask_always)
@@ -57,14 +52,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         script=call("plan_exit"),
         shows=r"1\. Yes",
     ),
-    Scenario(kind="theme", steps=(("Ask anything", "/theme"), ("/theme", "\r")), shows="Themes"),
-    Scenario(kind="login", steps=(("Ask anything", "/connect"), ("/connect", "\r")), shows="[Cc]onnect a provider"),
-    Scenario(
-        kind="update",
-        prepare=with_updates,
-        env={**NEWER, "OPENCODE_DISABLE_AUTOUPDATE": None},
-        shows="Update Available|new version|v?99",
-    ),
     *failures(
         partial(Scenario, files=PROJECT),
         refused_key="Invalid API key",
@@ -74,4 +61,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         overloaded="retrying",
     ),
 )
-MISSING: dict[str, str] = {}
+MISSING: dict[str, str] = {
+    "trust": "it has no such dialog",
+    "login": "it asks nothing: without a provider it uses free models; `/connect` opens a list for a person",
+    "update": "it asks only the registry of npm itself, which a test must not reach",
+    "theme": "it asks nothing; `/theme` opens a list for a person",
+    "telemetry": "it has no such dialog",
+}

@@ -146,7 +146,8 @@ class AcpConversation:
     async def _start(self, turn: Turn, program: Program) -> Link:
         if problem := self._agent.find_problem(program):
             raise AgentError(problem)
-        link = self._link = Link(program, self, self._note_life, self._profile.waits)
+        read_log = self._profile.log().read_error if self._profile.log else None
+        link = self._link = Link(program, self, self._note_life, read_log)
         await link.open(turn)
         self._desk = Desk(program)
         client = {"name": "midwatch", "title": "midwatch", "version": __version__}
@@ -371,12 +372,12 @@ class AcpConversation:
         """
         answer = asyncio.ensure_future(request)
         stop: asyncio.Future[Any] = asyncio.ensure_future(self._stopped.wait())
-        link.errors.limit = None
+        link.errors.wait = None
         self._note_life()
         self._asked_at = self._heard_at
         try:
             while not answer.done():
-                limit = self._allowed_silence(link)
+                limit = link.errors.allowed_silence(self._agent.options.idle_limit, self._patience)
                 quiet = 0.0 if self._waiting else time.monotonic() - self._heard_at
                 if quiet >= limit:
                     await self._end_process()
@@ -394,16 +395,9 @@ class AcpConversation:
         finally:
             await cancel(answer, stop)
 
-    def _allowed_silence(self, link: Link) -> float:
-        """Return the seconds that the agent may be silent now."""
-        idle = self._agent.options.idle_limit
-        return idle if link.errors.limit is None else min(self._patience, idle)
-
     def _explain_silence(self, link: Link, seconds: float) -> AgentError:
-        name, why = self._agent.name, link.errors.limit
-        if why is not None:
-            return convert_fault(name, 0, why, None, SystemClock().now(), sign_in=self._profile.program.sign_in)
-        return AgentError(
+        name = self._agent.name
+        return link.errors.limit(name) or AgentError(
             f"{name} sent nothing for {duration(seconds)}, so midwatch ended it; retry the task, or increase "
             f"agents.{name}.idle_limit if the work needs longer."
         )
@@ -433,7 +427,7 @@ class AcpConversation:
         if update.get("sessionUpdate") in WORK:
             await self._note_taken(self._turn)
             if self._link is not None:
-                self._link.errors.limit = None
+                self._link.errors.wait = None
         async with self._emitting:
             transcript = self._transcript
             if _measure_diffs(update) > BULK:

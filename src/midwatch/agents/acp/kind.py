@@ -59,7 +59,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables that the program needs."""
-        return self.profile.program.environment_for_root()
+        return {**self.profile.env, **self.profile.program.environment_for_root()}
 
     def find_problem(self, program: Program) -> str | None:
         """Return the reason why the program cannot be started here, or None."""

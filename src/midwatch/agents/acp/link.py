@@ -7,7 +7,6 @@ sends updates faster than midwatch can store them has to wait.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from midwatch.agents.acp.faults import last_words
-from midwatch.agents.acp.waiting import ErrorLog
+from midwatch.agents.acp.waiting import ErrorLog, LogReader
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
@@ -97,11 +96,11 @@ class Link:
     """A running agent that answers requests."""
 
     def __init__(
-        self, program: Program, host: Host, on_data: Callable[[], None], waits: re.Pattern[str] | None = None
+        self, program: Program, host: Host, on_data: Callable[[], None], read_log: LogReader | None = None
     ) -> None:
         self.program = program
         self.lines = Lines(on_data, LONGEST_LINE, strict=True)
-        self.errors = ErrorLog(waits)
+        self.errors = ErrorLog(read_log)
         self.over = asyncio.Event()
         self._host = host
         self.child: Child | None = None  # the process, once it is started

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from midwatch.agents.known import KNOWN, UNKNOWN, KnownProgram
+from midwatch.agents.streams import PROFILES as STREAMS
+from midwatch.agents.streams.base import Parser
 from midwatch.agents.streams.drift import Versions
-from midwatch.agents.streams.opencode import LOGGED_ERROR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,10 @@ class Profile:
     faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
     doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error only if they contain a known fault
     own_files: bool = False  # whether it opens files itself, because it misunderstands the error for a missing file
-    waits: re.Pattern[str] | None = None  # a line of its log about a failed model call that it tries again
+    log: Callable[[], Parser] | None = (
+        None  # reads its standard error, if only this tells that it waits for a usage limit
+    )
+    env: Mapping[str, str] = field(default_factory=dict)
     versions: Versions | None = None  # versions of the agent or its adapter that midwatch was tested with
     running_total: bool = False  # whether the reported tokens are those of all turns so far
 
@@ -71,7 +75,7 @@ _ALL = (
     Profile(
         program=KNOWN["opencode"],
         argv=("opencode", "acp", "--print-logs", "--log-level", "ERROR"),
-        waits=LOGGED_ERROR,
+        log=STREAMS["opencode"].parser,
         versions=Versions("1.18.33", "1.18.33"),
     ),
     Profile(
@@ -81,7 +85,14 @@ _ALL = (
         faults=_patterns(r"(.*\n)?Ran into this error: .*"),
         versions=Versions("1.52.0", "1.52.0"),
     ),
-    Profile(program=KNOWN["qwen"], argv=("qwen", "--acp"), mode="default", versions=Versions("0.24.4", "0.24.4")),
+    Profile(
+        program=KNOWN["qwen"],
+        argv=("qwen", "--acp"),
+        mode="default",
+        log=STREAMS["qwen"].parser,
+        env=STREAMS["qwen"].env,
+        versions=Versions("0.24.4", "0.24.4"),
+    ),
     Profile(
         program=KNOWN["copilot"],
         argv=("copilot", "--acp"),

@@ -57,7 +57,7 @@ class CodexStream(Parser):
 
     def _item(self, item: Any, phase: str) -> Iterator[steps.Step]:
         kind = self.drift.need_text(item, "type")
-        if kind in TOOLS:
+        if kind in TOOLS or (kind not in WORDS.types and get_text(item, "status")):  # perhaps a new tool
             yield from self._tool(item, kind, phase)
         elif kind == "todo_list":
             yield self.plan(item.get("items"))

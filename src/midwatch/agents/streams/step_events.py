@@ -41,6 +41,7 @@ class StepEvents:
         self.failed = False  # whether the program reported a failure
         self.done = False
         self.said = ""  # all texts of the turn
+        self.left_open = 0  # tool calls whose result was not reported
         self.replies = 0
         self.own: list[steps.Spent] = []
         self.of_thread: steps.Spent | None = None
@@ -122,6 +123,7 @@ class StepEvents:
         """
         await self._end_thought()
         await self._end_text()
+        self.left_open = len(self._tools)
         for id in list(self._tools):
             await self._end_tool(steps.ToolEnd(id=id, result=NO_RESULT, is_error=True))
         if not self.done or (self._ready is not None and self._ready[1].strip() != self.answer.strip()):

@@ -18,7 +18,7 @@ FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
 NO = re.compile(
     r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
 )
-ALWAYS = re.compile(r"\b(always|don.t ask|all|every|session|remember|auto)", re.I)
+ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
 MOST_LINES = 60
 WORDED = ("execute", "edit", "read", "fetch")
 """Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
@@ -93,8 +93,8 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
     """
     rows = [row.rstrip() for row in shown.rstrip().split("\n")]
-    if profile.answers:
-        first, options = len(rows), tuple((keys, name) for name, keys in profile.answers.items())
+    if answers := _find_answers(profile, rows):
+        first, options = len(rows), tuple((keys, name) for name, keys in answers.items())
         complete = True
     else:
         first, end, found = _read_choices(profile, rows, columns)
@@ -114,7 +114,7 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     )
     if top is None or not options:
         return Dialog(text, named, refuse=profile.refuse)
-    body = "".join(f"{row}\n" for row in rows[top:first])
+    body = "".join(f"{_remove_border(profile, row)}\n" for row in rows[top:first])
     subject = read_subject(profile, body, "\n".join(rows[first:]), columns)
     if top < hidden:
         subject = subject._replace(certain=False)
@@ -130,7 +130,22 @@ def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
         last = match
     if last is None:
         return None if profile.dialogs else 0
-    return 0 if last.end() == 0 else above.count("\n", 0, last.end()) + 1
+    return above.count("\n", 0, last.end()) + (1 if last[0] else 0)
+
+
+def _remove_border(profile: Profile, row: str) -> str:
+    return re.sub(profile.border, "", row).rstrip() if profile.border else row
+
+
+def _find_answers(profile: Profile, rows: list[str]) -> dict[str, str]:
+    """Return the choices and their keys of a dialog that does not show each choice on a row of its own."""
+    top = _find_top(profile, rows, len(rows))
+    text = "\n".join(_remove_border(profile, row) for row in rows[top:]) if top is not None else ""
+    last = "\n".join([row for row in rows if row.strip(FRAME)][-2:])
+    for kind in profile.dialogs:
+        if kind.answers and profile.find(kind.heading, text) and all(name in last for name in kind.answers):
+            return kind.answers
+    return profile.answers
 
 
 def _is_menu(profile: Profile, rows: list[str], first: int, end: int) -> bool:
@@ -166,8 +181,9 @@ def _read_choices(profile: Profile, rows: list[str], columns: int) -> tuple[int,
         if match is not None and match[1] == str(len(choices) + 1):
             choices.append((match[1], " ".join(match[2].split())))
             end = at + 1
-        elif choices and line and end == at and row.startswith("    "):
-            if wrapped and measure(rows[at - 1]) + 1 + measure(line.split(" ")[0]) > columns - 3:
+        elif choices and line and end == at and row.translate(UNFRAMED).startswith("    "):
+            room = columns - (7 if profile.border else 3)
+            if wrapped and measure(_remove_border(profile, rows[at - 1])) + 1 + measure(line.split(" ")[0]) > room:
                 choices[-1] = (choices[-1][0], f"{choices[-1][1]} {line}")
             end = at + 1
         wrapped = end == at + 1

@@ -32,8 +32,8 @@ MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
 MOST_PROCESSES = 50  # processes of a program that are searched for the one that reads keys
 READ_CALL = "0" if os.uname().machine == "x86_64" else "63"  # the number of the system call `read`
 
-InputState = Literal["unread", "waiting", "taken"]
-"""Some keys are unread. Or all keys are read, and a process waits for more, or none is seen to wait."""
+InputState = Literal["unread", "waiting", "taken", "unknown"]
+"""Some keys are unread. Or all keys are read, and a process waits for more, or none waits, or this is not known."""
 
 
 class TerminalChild(Child):
@@ -132,19 +132,19 @@ class TerminalChild(Child):
 
     @property
     def input_state(self) -> InputState:
-        """What happened to the keys that were typed. `waiting` is found in line mode only.
+        """What happened to the keys that were typed. Whether a process waits for more is known in line mode only.
 
         In other modes, programs often wait for keys while they work.
         """
         if self._master.closed:
-            return "taken"
+            return "unknown"
         if int.from_bytes(fcntl.ioctl(self._slave, termios.FIONREAD, b"\0" * 4), sys.byteorder):
             return "unread"
         with suppress(OSError):
-            leader = os.tcgetpgrp(self._master.fileno())
-            if self.line_mode and _waits_for_keys(leader, os.ttyname(self._slave.fileno())):
-                return "waiting"
-        return "taken"
+            if self.line_mode:
+                leader = os.tcgetpgrp(self._master.fileno())
+                return "waiting" if _waits_for_keys(leader, os.ttyname(self._slave.fileno())) else "taken"
+        return "unknown"
 
     def drop_unread(self) -> None:
         """Drop the keys that the program has not read."""

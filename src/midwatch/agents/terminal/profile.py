@@ -65,6 +65,7 @@ class DialogKind(BaseModel):
     - `diff`: rows with a line number, then ` `, `+` or `-`, then the text of the line. A row such as
       `notes.txt (+1 -1)` begins the change of another file.
     - `content`: rows with a line number and the text of a line of a new file.
+    - `arguments`: the arguments of the tool as JSON, in rows that the terminal has wrapped.
 
     A group that did not take part in the match is not used. If `shows` does not match, or a command or path was cut
     (`…`), people see the text of the dialog, and its risk is high. So write `shows` strictly: it must not match if the
@@ -82,6 +83,10 @@ class DialogKind(BaseModel):
     risk: Risk | None = None
     reason: tuple[str, ...] = ()
     """Keys that refuse with a reason, `{why}`, when the pointer is on the choice that means no."""
+    gap: int = 0
+    """The number of blanks between the sign and the text in a row of a diff."""
+    answers: dict[str, str] = {}
+    """Choices and their keys, if this dialog does not show each choice on a row of its own."""
     proof: Regex = ""
     """A sign among the choices whose group repeats the command. If it differs, rules do not allow the command."""
 
@@ -123,7 +128,12 @@ class Profile(KindOptions):
     answers: dict[str, str] = Field(
         default_factory=dict, description="Choices and their keys, if each choice has no line of its own."
     )
-    frame: Regex = Field("", description="The last row above a dialog, such as the upper edge of its frame.")
+    frame: Regex = Field(
+        "",
+        description="The last row above a dialog, such as the upper edge of its frame. A sign that matches no "
+        "characters, such as `^(?=Allow )`, finds the first row of the dialog itself.",
+    )
+    border: Regex = Field("", description="The edges of the frame at the left and right of a row of a dialog.")
     footer: Regex = Field("", description="A row below the choices of a dialog, such as `Esc to cancel`.")
     refuse: str = Field("", description="Keys that refuse a dialog without a choice that means no.")
     dialogs: tuple[DialogKind, ...] = Field((), description="The kinds of dialogs that the program shows.")

@@ -54,7 +54,7 @@ class Watch:
     """Reads the status of one terminal."""
 
     def __init__(
-        self, profile: Profile, screen: Screen, find_input_state: Callable[[], InputState] = lambda: "taken"
+        self, profile: Profile, screen: Screen, find_input_state: Callable[[], InputState] = lambda: "unknown"
     ) -> None:
         self._profile = profile
         self._screen = screen
@@ -116,7 +116,7 @@ class Watch:
         if not self.shows_nothing:
             return True
         waited = self._submitted is not None and self._read_at - self._submitted >= TAKEN_SECONDS
-        return waited and self._find_input_state() == "taken"
+        return waited and self._find_input_state() in ("taken", "unknown")
 
     @property
     def shows_nothing(self) -> bool:
@@ -230,11 +230,17 @@ class Watch:
     def _find_quiet(self, silent: float) -> float:
         """Return the seconds of silence after which the program counts as idle without any sign."""
         starting, quiet = self._submitted is None, self._profile.quiet
-        longest = quiet * LONGER if self._comes_back or not self.shown.strip() else quiet
+        longest = quiet * LONGER if self._comes_back or not self._shows_prompt(starting) else quiet
         if not starting and self.shows_nothing:
             longest = max(longest, NOTHING_QUIET)
         least = min(quiet, START_QUIET) if starting else quiet
         return self._wait(least, longest, silent)
+
+    def _shows_prompt(self, starting: bool) -> bool:
+        """Return whether the screen may show a prompt. A starting program that reads no keys may only show progress."""
+        if not starting or not self.shown.strip():
+            return bool(self.shown.strip())
+        return bool(self._screen.line_to_cursor().strip()) or self._find_input_state() != "taken"
 
     def _wait(self, least: float, longest: float, silent: float) -> float:
         """Return `least` if the program waits for keys, and otherwise `longest`. Until then, check it repeatedly."""

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from midwatch.agents.terminal.arguments import Arguments, read_arguments
 from midwatch.agents.terminal.profile import DialogKind, Profile
 from midwatch.agents.tool_question import LONGEST_COMMAND
 from midwatch.domain.agent import QuestionKind, Risk
@@ -52,10 +53,12 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         return Subject(kind.kind, kind.tool or None)
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
-        kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"), diff=_read_diff(groups),
-        risk=kind.risk, reason=kind.reason, readable=True, certain=True,
+        kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"),
+        diff=_read_diff(groups, kind.gap), risk=kind.risk, reason=kind.reason, readable=True, certain=True,
     )  # fmt: skip
     unread = Subject(kind.kind, subject.tool)
+    if "arguments" in groups:
+        return _take_arguments(subject, read_arguments(groups["arguments"], columns))
     if match is not None and "path" in groups:
         paths = [row and row.text for row in _split_rows(match, "path", kind)]
         if not all(path and not CUT.search(path) for path in paths):
@@ -69,6 +72,15 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         certain = joined.certain and _is_certain(joined.text) and _is_proved(kind, joined.text, choices)
         subject = subject._replace(command=joined.text, certain=certain)
     return subject
+
+
+def _take_arguments(subject: Subject, arguments: Arguments | None) -> Subject:
+    if arguments is None:
+        return subject._replace(readable=False, certain=False)
+    return subject._replace(
+        command=arguments.get("command"), paths=tuple(filter(None, (arguments.get("path"),))), url=arguments.get("url"),
+        diff=arguments.diff(), certain=arguments.certain,
+    )  # fmt: skip
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -155,7 +167,7 @@ def _is_proved(kind: DialogKind, command: str, choices: str) -> bool:
 # -- diffs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_diff(groups: Mapping[str, str]) -> str | None:
+def _read_diff(groups: Mapping[str, str], gap: int) -> str | None:
     """Return the rows of a change as a unified diff, or None if there is no change or it cannot be read."""
     shown = groups.get("diff") or groups.get("content")
     if not shown:
@@ -170,7 +182,7 @@ def _read_diff(groups: Mapping[str, str]) -> str | None:
             files.append((header[1], [Hunk()]))
             edge = 0
         elif match is not None and match.end(1) == (edge := edge or match.end(1)):
-            line = f"+{row[match.end(1) + 1 :]}" if added else (match[2] or " ") + (match[3] or "")
+            line = f"+{row[match.end(1) + 1 :]}" if added else (match[2] or " ") + (match[3] or "")[gap:]
             hunk.append((int(match[1]), line))
         elif GAP.fullmatch(row):
             files[-1][1].append(Hunk())
