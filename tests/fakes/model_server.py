@@ -257,6 +257,15 @@ async def on_models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": models, "models": models, "has_more": False})
 
 
+async def on_package(request: Request) -> Response:
+    """Answer like the registry of npm: every package has a version 99, which cannot be downloaded."""
+    path = request.path_params["package"].removesuffix("/latest")
+    newest = {"name": path, "version": "99.0.0", "dist": {"tarball": str(request.url_for("anything", rest="none"))}}
+    if request.url.path.endswith("/latest"):
+        return JSONResponse(newest)
+    return JSONResponse({"name": path, "dist-tags": {"latest": "99.0.0"}, "versions": {"99.0.0": newest}})
+
+
 async def on_release(request: Request) -> Response:
     """Release delayed answers: `POST /fake/release/NAME`."""
     request.app.state.model.release(request.path_params["name"])
@@ -278,6 +287,7 @@ def create_app(model: Model) -> Starlette:
     """Return the fake as an ASGI app. Clients differ in whether their base address includes the version."""
     post, get = ["POST"], ["GET"]
     routes = [
+        Route("/fake/npm/{package:path}", on_package, methods=get),
         Route("/fake/requests", on_requests, methods=get),
         Route("/fake/release/{name:path}", on_release, methods=post),
     ]
@@ -294,7 +304,7 @@ def create_app(model: Model) -> Starlette:
     ]
     routes += [
         Route("/v1beta/models", on_models, methods=get),
-        Route("/{rest:path}", on_anything, methods=["GET", "POST", "HEAD"]),
+        Route("/{rest:path}", on_anything, methods=["GET", "POST", "HEAD"], name="anything"),
     ]
     app = Starlette(routes=routes)
     app.state.model = model

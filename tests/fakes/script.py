@@ -19,6 +19,7 @@
     [[fail STATUS N NAME]]  an error of the provider: to the first N requests with NAME, or always
     [[drop N NAME]]         breaks the connection during the answer: for the first N requests with NAME, or always
     [[cut N NAME]]          the same, but the answer ends as if it were complete
+    [[play NAME]]           the script NAME of `SCRIPTS`, so that it does not appear on the agent's screen
     [[window N]]            refuses a request of more than N characters, as too long for the model
 
 Without any command it answers "You said: ...". A tool call ends one answer; the commands after it follow when the
@@ -36,6 +37,9 @@ from typing import Any
 Json = dict[str, Any]
 
 COMMAND = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+PLAY = re.compile(r"\[\[play (\S+)\]\]")
+SCRIPTS: dict[str, str] = {}
+"""Scripts for `[[play NAME]]`."""
 WRAPPED = re.compile(r"<([A-Za-z][\w-]*)(?: [^>]*)?>.*?</\1>", re.DOTALL)
 """Texts that agents put around or between the user's words: reminders, their environment, instructions."""
 SIDE_REQUESTS = re.compile(
@@ -136,7 +140,8 @@ def clean(text: str) -> str:
 
 def script(request: ModelRequest) -> list[Command]:
     """Return the commands of this answer: the part of the script after as many tools as have returned."""
-    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(request.newest)]
+    text = PLAY.sub(lambda match: SCRIPTS.get(match[1], match[0]), request.newest)
+    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(text)]
     parts: list[list[Command]] = [[]]
     for command in commands:
         parts[-1].append(command)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
+import json
 import sys
 import time
 import tomllib
@@ -19,7 +21,7 @@ from midwatch.agents.registry import build
 from midwatch.agents.streams.faults import NotSignedIn
 from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.extract import read_lines
-from midwatch.agents.terminal.profiles import PROFILES
+from midwatch.agents.terminal.profiles import PROFILES, SOURCES
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Report, Watch
 from midwatch.base.clock import SECOND
@@ -44,7 +46,8 @@ ECHOES = {
     "claude": "❯ do it", "codex": "› do it", "gemini": f"{BAR}\n > do it\n{FOOT}", "qwen": "  > do it",
     "opencode": "  ┃\n  ┃  do it\n  ┃", "goose": "> do it", "copilot": "  ❯ do it",
 }  # fmt: skip
-MESSAGES = tomllib.loads((Path(__file__).parents[1] / "recordings/terminal_messages.toml").read_text())
+ROOT = Path(__file__).parents[2]
+MESSAGES = tomllib.loads((ROOT / "tests/recordings/terminal_messages.toml").read_text())
 ERRORS = {kind.__name__: kind for kind in (AgentError, NotSignedIn, TransientError, UsageLimit)}
 QUOTED = (
     "You've hit your usage limit · resets 3pm (Europe/Berlin)",
@@ -162,6 +165,41 @@ def test_sign_in_screens_and_limit_menus_are_no_questions(case: dict[str, str]) 
     assert found is not None
     assert type(meaning.make_problem(profile, found, NOW)) is ERRORS[case["error"]]
     assert bool(found.row.keys) == (case["error"] == "UsageLimit"), "a limit menu is closed, a sign-in screen stays"
+
+
+RECORDED = {
+    "copilot": {
+        "error": "passing", "overloaded": "passing", "limit": "limit", "quota": "limit", "refused-key": "auth"
+    },
+    "gemini": {"limit": "limit", "no-key": "auth", "refused-key": "auth"},
+    "goose": {"overloaded": "passing", "quota": "limit", "refused-key": "auth", "no-key": "auth"},
+    "opencode": {
+        "error": "passing", "overloaded": "passing", "limit": "limit", "quota": "limit", "refused-key": "auth"
+    },
+    "qwen": {"error": "passing", "quota": "limit", "refused-key": "auth"},
+}  # fmt: skip
+"""Recordings of failures, and what they mean. In other recordings the program retries and shows nothing."""
+KINDS = {"passing": TransientError, "limit": UsageLimit, "auth": NotSignedIn}
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in RECORDED.items() for kind in kinds])
+def test_recorded_failures_are_understood(name: str, kind: str) -> None:
+    file = ROOT / f"tests/recordings/terminal/{name}/failures/{kind}.jsonl.gz"
+    about, *items = (json.loads(line) for line in gzip.decompress(file.read_bytes()).decode().splitlines())
+    profile = PROFILES[name]
+    screen = Screen(about["columns"], about["rows"])
+    for item in items:
+        screen.feed(base64.b64decode(item.get("out", "")))
+    lines = read_lines(screen.read(), f"Please help me. [[play {kind}]]", profile)
+    shown = screen.text().rstrip()
+    screen.close()
+    finds = (
+        meaning.find_on_screen(profile, shown), meaning.find_at_exit(profile, shown),
+        meaning.find_in_reply(profile, lines, Report()), meaning.find_retry(profile, shown),
+    )  # fmt: skip
+    found = next(filter(None, finds))
+    assert type(meaning.make_problem(profile, found, NOW)) is KINDS[RECORDED[name][kind]]
+    assert about["version"] == SOURCES[name]
 
 
 def test_a_program_may_wait_for_a_limit_for_two_minutes() -> None:

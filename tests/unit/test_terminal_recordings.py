@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from midwatch.agents.terminal.dialog import read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Watch
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = sorted((ROOT / "tests/recordings/terminal").iterdir())
+FOLDERS = sorted(path.parent for path in (ROOT / "tests/recordings/terminal").glob("*/turns.jsonl.gz"))
 BEGIN = 1000.0
 
 
@@ -97,7 +96,7 @@ def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
     for item, now in replay.steps():
         if "asked" in item:
             assert replay.watch.read(now).state == "asking"
-            dialog = read_dialog(replay.profile, replay.watch.shown)
+            dialog = replay.watch.read_dialog()
             assert [option.choice.name for option in dialog.options] == item["asked"]
             kinds = {option.choice.kind.partition("_")[0] for option in dialog.options}
             assert kinds == {"allow", "reject"}, item["asked"]

@@ -95,7 +95,9 @@ class Question:
     """A question of an agent, with everything that a person needs to answer it.
 
     `tool` is the agent's own name for the tool, and `paths` are the files that the tool would use. `diff` is a unified
-    diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task.
+    diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task. If
+    `command` or `paths` were read from a screen and could also mean something else, `certain` is false: no rule allows
+    it.
     """
 
     text: str
@@ -107,6 +109,7 @@ class Question:
     diff: str | None = None
     risk: Risk | None = None
     root: str | None = None
+    certain: bool = True
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:

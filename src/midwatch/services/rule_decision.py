@@ -47,7 +47,7 @@ class QuestionFacts:
     @cached_property
     def doubtful(self) -> bool:
         """Return whether it is unclear which actions the answer yes would allow."""
-        if self.question.command is not None and self.argv is None:
+        if not self.question.certain or (self.question.command is not None and self.argv is None):
             return True
         nameless = self.question.kind in TARGETED and not self.question.paths
         unknown = self.question.kind == "execute" and self.argv is None

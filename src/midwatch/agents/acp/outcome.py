@@ -10,9 +10,9 @@ from typing import Any
 
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.profiles import Profile
-from midwatch.agents.acp.questions import is_inside
 from midwatch.agents.acp.updates import Transcript, read_tokens
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
+from midwatch.agents.tool_question import is_inside
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import TurnResult, Usage
 from midwatch.domain.event import LlmResponse, MessageUpdate, Payload

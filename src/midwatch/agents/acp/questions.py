@@ -8,30 +8,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from midwatch.agents.acp.updates import MOST_ITEMS, Json, Tool
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
-from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind, Risk
+from midwatch.agents.tool_question import LONGEST_COMMAND, LONGEST_DIFF, make_absolute, rate_risk, word_question
+from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
 QUESTION_KINDS = frozenset(get_args(QuestionKind)) - {"choice"}
 ALLOWS: tuple[ChoiceKind, ...] = ("allow_once", "allow_always")
 REJECTS: tuple[ChoiceKind, ...] = ("reject_once", "reject_always")
 MOST_OPTIONS = 20
-LONGEST_COMMAND = 20_000
-LONGEST_DIFF = 60_000
-LONGEST_TEXT = 300
-RISKS: Mapping[str, Risk] = {
-    "read": "low", "search": "low", "think": "low", "fetch": "medium", "edit": "medium", "move": "medium",
-    "execute": "medium", "delete": "high",
-}  # fmt: skip
-DANGEROUS = re.compile(
-    r"\b(rm|rmdir|dd|mkfs\w*|shred|chown|chmod|sudo|su|doas|kill\w*|shutdown|reboot|eval)\b"
-    r"|git\s+(push|reset|clean)|\|\s*(ba|z|da)?sh\b|>\s*/(?!dev/null)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +60,13 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     newest = {make_absolute(path, root): diff for path, diff in tool.diffs.items()}
     diffs = "".join(str(diff["patch"]) for diff in newest.values())[:LONGEST_DIFF]
     lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
-    subject = subject.removeprefix(lead)
-    first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
-    verb, ellipsis = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
     paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
-        text=f"{verb} {first}{ellipsis}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
-        tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
-        risk=_risk(kind, command, paths, root), root=root,
+        text=word_question(tool.kind, subject.removeprefix(lead)), choices=tuple(choices),
+        kind=cast(QuestionKind, kind), tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
+        risk=rate_risk(kind, command, paths, root), root=root,
     )  # fmt: skip
-
-
-VERBS = {
-    "execute": "Run", "edit": "Change", "delete": "Delete", "move": "Move", "read": "Read", "fetch": "Fetch",
-    "search": "Search", "switch_mode": "Switch to",
-}  # fmt: skip
 
 
 TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)")
@@ -126,26 +107,6 @@ def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
             yield f"cd {shlex.quote(directory)} && "
     for name, value in get_dict(raw, "env").items():
         yield f"{name}={shlex.quote(str(value))} "
-
-
-def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> Risk:
-    outside = any(not is_inside(path, root) for path in paths)
-    if kind not in ("read", "search") and outside:
-        return "high"
-    if command is not None and DANGEROUS.search(command):
-        return "high"
-    return "medium" if outside else RISKS.get(kind, "medium")
-
-
-def make_absolute(path: str, root: str) -> str:
-    """Return `path` as an absolute path. Links and `..` are not resolved, because rules check the path as it is."""
-    return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - pathlib would change it
-
-
-def is_inside(path: str, root: str) -> bool:
-    """Return whether the real path of `path` is the root or is below it."""
-    real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - an absolute path must win
-    return real == root or real.startswith(root.rstrip("/") + "/")
 
 
 def choose_option(answer: Answer, offered: tuple[Option, ...]) -> Option | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import uuid
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.terminal import meaning
-from midwatch.agents.terminal.dialog import Dialog, read_dialog
+from midwatch.agents.terminal.dialog import Dialog
 from midwatch.agents.terminal.extract import extract_reply, find_added, read_lines, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
@@ -30,10 +31,11 @@ from midwatch.programs.reaper import members
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
 STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0  # seconds after which a program that still shows the same question has not accepted the answer
 PAINT_SECONDS = 2.0
 LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
+KEY_SECONDS = 0.1
 SHOWN_EVERY = 0.1
 READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
@@ -50,6 +52,7 @@ class TerminalConversation:
         self._session = session
         self._thread = session.thread_id
         self._live: Live | None = None
+        self._root: str | None = None  # the directory of the program
         self._watching: asyncio.Task[None] | None = None
         self._listener: Callable[[str], None] | None = None
         self._turn: Turn | None = None
@@ -105,7 +108,7 @@ class TerminalConversation:
         if mode != "stop":
             live.child.interrupt(mode)
             return
-        live.type(live.profile.interrupt)
+        await live.type_each(live.profile.interrupt)
         await live.until(lambda reading: reading.state == "idle" or self._turn is None, STOP_SECONDS)
         if self._turn is not None and live.running and live.read().state != "idle":
             live.child.signal_foreground()
@@ -171,8 +174,10 @@ class TerminalConversation:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
         live = Live(profile, (profile.columns, profile.rows), self._listener)
+        program = self._agent.program(filled, turn.workdir or self._session.workdir)
+        self._root = _find_real_path(program.workdir)
         try:
-            await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
+            await live.start(program, turn)
         except BaseException:
             await live.end()
             live.free()
@@ -228,7 +233,7 @@ class TerminalConversation:
             try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
-                if live.profile.marker and not read_reply():  # the program reports idle before it has drawn its reply
+                if live.profile.echo and not read_reply():  # the program reports idle before it has drawn its reply
                     await live.until(lambda _: bool(read_reply()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 if live.watch.is_unanswered:
@@ -279,6 +284,7 @@ class TerminalConversation:
             return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
         questions: Counter[str] = Counter()
+        answered = ""  # the screen when the last question was answered, until the program works
         while True:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
@@ -297,14 +303,16 @@ class TerminalConversation:
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
                 raise AgentError(f"the program asks the same question again and again: {question.text}")
-            await self._ask(turn, live, question)
+            if live.screen.text() == answered:
+                raise self._make_refusal(live)
+            answered = await self._ask(turn, live, question)
 
     async def _stop(self, live: Live, problem: meaning.Found | UsageLimit) -> AgentError:
         """Close the screen that tells of a failure, or stop a program that waits for too long. Return the error."""
         keys = live.profile.interrupt if isinstance(problem, UsageLimit) else problem.row.keys
         if keys:
             await live.stand_still(PAINT_SECONDS)
-            live.type(keys)
+            await live.type_each(keys)
             await live.until(lambda reading: reading.state == "idle", ANSWER_SECONDS)
         if isinstance(problem, UsageLimit):
             return problem
@@ -325,25 +333,45 @@ class TerminalConversation:
         """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
-    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal."""
-        asking = asyncio.create_task(turn.ask(dialog.question()))
-        closing = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
+    async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> str:
+        """Wait until a person answers the question on the screen. People can answer in the inbox or in the terminal.
+
+        Return the screen at the time of the answer, or an empty text if the program has worked since.
+        """
+        worked = False
+
+        def is_over(reading: Reading) -> bool:
+            nonlocal worked
+            worked |= reading.state == "busy"
+            is_other = reading.state == "asking" and reading.certain and not live.watch.read_dialog().is_same(dialog)
+            return reading.state != "asking" or is_other
+
+        asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
+        closing = asyncio.create_task(live.until(is_over))
         try:
             await asyncio.wait({asking, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            answer = asking.result()
+            if closing.done() or not live.watch.read_dialog().is_same(dialog):
+                return ""
+            answer, screen = asking.result(), live.screen.text()
             if not answer.granted:
-                self._denied.append(meaning.name_action(dialog.question(), answer))
-            keys = dialog.keys(answer)
-            if keys is not None:
-                live.type(keys)
-            elif not answer.granted:
+                self._denied.append(meaning.name_action(dialog.question(self._root), answer))
+            keys = live.watch.read_dialog().keys(answer)
+            for number, key in enumerate(keys):
+                await asyncio.sleep(KEY_SECONDS if number else 0)  # several keys at once look like pasted text
+                live.type(key)
+            if not keys and not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")
             await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
+            if not closing.done():
+                raise self._make_refusal(live)
+            return "" if worked else screen
         finally:
             await cancel(asking, closing)
+
+    @staticmethod
+    def _make_refusal(live: Live) -> AgentError:
+        shown = last_lines(live.screen.text())
+        return AgentError(f"the program did not accept the answer, and asks the same again; its screen: {shown}")
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. Wait shortly for it, because some programs show it late."""
@@ -351,12 +379,10 @@ class TerminalConversation:
         def visible(reading: Reading) -> bool:
             profile, shown = live.profile, live.watch.shown
             known = not profile.asking or profile.find(profile.asking, shown) is not None
-            return reading.state != "asking" or (
-                known and reading.certain and bool(read_dialog(profile, shown).options)
-            )
+            return reading.state != "asking" or (known and reading.certain and bool(live.watch.read_dialog().options))
 
         await live.until(visible, PAINT_SECONDS)
-        return read_dialog(live.profile, live.watch.shown)
+        return live.watch.read_dialog()
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
         """Store the thread id with which the agent can resume this conversation."""
@@ -381,6 +407,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _find_real_path(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _count_common(first: str, second: str) -> int:

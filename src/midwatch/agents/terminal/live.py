@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -17,6 +18,8 @@ from midwatch.programs.process import Program, wait_within
 BURST = 0.01  # seconds in which the pieces of one output usually arrive
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
 """Seconds between two screens that the listener gets: first after keys or silence, last while output continues."""
+KEYS = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)  # one key each
+KEY_PAUSE = 0.1
 SILENCE = 0.5
 STILL = 0.15  # seconds without a change after which a screen counts as completely drawn
 UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
@@ -59,6 +62,12 @@ class Live:
         """Type keys into the terminal."""
         if self._child is not None and keys:
             self._child.type(keys.encode() if isinstance(keys, str) else keys)
+
+    async def type_each(self, keys: str) -> None:
+        """Type keys one after the other, because a program reads two Escapes at once as another key."""
+        for key in KEYS.findall(keys):
+            self.type(key)
+            await asyncio.sleep(KEY_PAUSE)
 
     def press(self, keys: bytes) -> None:
         """Type keys for a person, and show the next screens soon."""

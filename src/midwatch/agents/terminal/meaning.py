@@ -24,7 +24,7 @@ from midwatch.domain.agent import Answer, Question
 LIMIT_PATIENCE = 120.0  # seconds that a program may wait for the end of a usage limit by itself
 SHOWN = 500  # characters of a text that an error message contains
 FRAMES = "│┃║|╭╮╰╯┌┐└┘─━═╌▄▀"
-SIGNS = "■✕✗⎿●⏺•⚠▸ \xa0"
+SIGNS = "■⬝✕✗⎿●⏺•⚠▸✻✽✶✢·*✳ \xa0"
 STATUS = re.compile(r"(?:API Error:|status|\"code\":|error:|✗|^) ?(\d{3})\b", re.I)
 UNKNOWN_FAILURE = Meaning(what="error")
 
@@ -45,6 +45,11 @@ def find_on_screen(profile: Profile, shown: str) -> Found | None:
 def find_at_exit(profile: Profile, shown: str) -> Found | None:
     """Return the first text on the last screen of a program that has ended."""
     return _search(profile, "exit", shown)
+
+
+def find_retry(profile: Profile, shown: str) -> Found | None:
+    """Return the first text by which a busy program tells that it waits or tries again."""
+    return _search(profile, "busy", shown)
 
 
 def find_in_reply(profile: Profile, lines: Sequence[str], report: Report, *, denied: bool = False) -> Found | None:
@@ -122,7 +127,7 @@ def _classify(row: Meaning, text: str, now: int) -> Fault:
         words = f"{text} {text.replace(' ', '')}"  # programs break long words at the edge of the screen
         fault = judge(words, now=now, status=int(status[1]) if status else None)
         wrong = status is not None and status[1].startswith("4")
-        return Fault("other", text) if wrong and fault.kind == "passing" else fault
+        return Fault("other", text) if wrong and fault.kind == "passing" else replace(fault, text=text)
     if row.what == "limit":
         return judge(text, now=now, status=429)
     return Fault("auth" if row.what == "auth" else "passing" if row.what == "passing" else "other", text)
@@ -140,7 +145,7 @@ class LimitWait:
 
         `moment` is the time of the event loop in seconds, and `now` the time of the clock in microseconds.
         """
-        found = _search(self._profile, "busy", shown)
+        found = find_retry(self._profile, shown)
         fault = _classify(found.row, found.text, now) if found is not None else None
         if fault is None or fault.kind != "limit":
             self._since = None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from midwatch.agents.base import KindOptions
+from midwatch.domain.agent import QuestionKind, Risk
 from midwatch.wire.fields import Options
 
 
@@ -45,6 +46,49 @@ class Meaning(Options):
     where: Place = "reply"
     text: Regex = ""
     keys: str = ""  # keys that close the screen with this text
+
+
+class DialogKind(BaseModel):
+    """One kind of dialog of a program: how it is recognised, and where it shows what it asks about.
+
+    A dialog is the text from the row below the profile's `frame` to the row above its first choice. Its current choice
+    has the profile's `pointer` in front, and below its choices is nothing but rows with the profile's `footer`. Each
+    row of the text ends with a line feed and has no blanks at its end. `heading` is searched in this text. If the
+    headings of all kinds together match it exactly once, the kind is known.
+
+    `shows` must match the whole text. Its named groups tell what the dialog is about:
+
+    - `command`: rows of a command. `indent` is removed from each of them, and rows that the program has wrapped are
+      joined: the program leaves `margin` columns at the right edge empty.
+    - `path`: a file or directory; or several rows with a path each, from which `indent` is removed.
+    - `url`: an address. `tool`: the program's own name for the tool.
+    - `diff`: rows with a line number, then ` `, `+` or `-`, then the text of the line. A row such as
+      `notes.txt (+1 -1)` begins the change of another file.
+    - `content`: rows with a line number and the text of a line of a new file.
+    - `arguments`: the arguments of the tool as JSON, in rows that the terminal has wrapped.
+
+    A group that did not take part in the match is not used. If `shows` does not match, or a command or path was cut
+    (`…`), people see the text of the dialog, and its risk is high. So write `shows` strictly: it must not match if the
+    agent has put text that looks like a part of the dialog into another part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    heading: Regex
+    kind: QuestionKind = "other"
+    tool: str = ""
+    shows: Regex = ""
+    indent: Regex = ""
+    margin: int = 0
+    risk: Risk | None = None
+    reason: tuple[str, ...] = ()
+    """Keys that refuse with a reason, `{why}`, when the pointer is on the choice that means no."""
+    gap: int = 0
+    """The number of blanks between the sign and the text in a row of a diff."""
+    answers: dict[str, str] = {}
+    """Choices and their keys, if this dialog does not show each choice on a row of its own."""
+    proof: Regex = ""
+    """A sign among the choices whose group repeats the command. If it differs, rules do not allow the command."""
 
 
 class Profile(KindOptions):
@@ -84,6 +128,15 @@ class Profile(KindOptions):
     answers: dict[str, str] = Field(
         default_factory=dict, description="Choices and their keys, if each choice has no line of its own."
     )
+    frame: Regex = Field(
+        "",
+        description="The last row above a dialog, such as the upper edge of its frame. A sign that matches no "
+        "characters, such as `^(?=Allow )`, finds the first row of the dialog itself.",
+    )
+    border: Regex = Field("", description="The edges of the frame at the left and right of a row of a dialog.")
+    footer: Regex = Field("", description="A row below the choices of a dialog, such as `Esc to cancel`.")
+    refuse: str = Field("", description="Keys that refuse a dialog without a choice that means no.")
+    dialogs: tuple[DialogKind, ...] = Field((), description="The kinds of dialogs that the program shows.")
     # -- output
     echo: Regex = Field("", description="Sign before the echo of a prompt, at the beginning of its line.")
     pasted: Regex = Field("", description="Text that is shown instead of a long prompt.")

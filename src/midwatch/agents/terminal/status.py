@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.process import InputState
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.screen import Screen, Signal
@@ -20,12 +21,14 @@ Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "si
 
 RESTING = ("idle", "done", "error")
 LAST_ROWS = 25
+DIALOG_ROWS = 200
 GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
 WAITING_QUIET = 0.05  # for a program at its prompt that waits for keys
 START_QUIET = 0.5  # for a program that waits for keys and got no prompt yet
 SIGNAL_SETTLE = 0.1  # longest silence that is required after the program itself has reported that it waits
+BLOCKED_QUIET = 2.0  # seconds after which a program that is blocked shows its dialog, if it has one
 LONGER = 10  # factor for the required silence: of a program that has returned to its prompt before, of an empty screen
 TAKEN_SECONDS = 0.1  # seconds after Enter in which the keys may still be on their way to the program
 NOTHING_QUIET = 60.0  # for a program that has read the prompt and has shown nothing since
@@ -133,6 +136,11 @@ class Watch:
         at_prompt = self._paste_tells and self._screen.takes_paste
         return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
+    def read_dialog(self) -> Dialog:
+        """Return the question on the screen."""
+        text, hidden = self._screen.tail(DIALOG_ROWS)
+        return read_dialog(self._profile, text, self._screen.size[0], hidden)
+
     # -- the status ----------------------------------------------------------------------------------------------
 
     def read(self, now: float) -> Reading:
@@ -169,11 +177,20 @@ class Watch:
 
     def _find_asking(self) -> Evidence | None:
         profile = self._profile
-        if self.report.state == "blocked":
+        if self.report.state == "blocked" and not self._is_at_prompt():
             return "program"
         if profile.find(profile.asking_title, self._screen.title):
             return "title"
-        return "text" if profile.find(profile.asking, self.shown) else None
+        if not profile.find(profile.asking, self.shown):
+            return None
+        return "text" if not profile.dialogs or self.read_dialog().framed else None
+
+    def _is_at_prompt(self) -> bool:
+        """Return whether the input box is there, and no dialog: claude is also blocked when it is not signed in."""
+        profile = self._profile
+        if not profile.dialogs or not profile.find(profile.box, self.shown):
+            return False
+        return not self.read_dialog().framed
 
     def _find_busy(self) -> Evidence | None:
         profile = self._profile
@@ -195,6 +212,8 @@ class Watch:
         if visible:
             if self.report.state in RESTING:
                 return Reading("idle", "program"), settle
+            if self.report.state == "blocked":
+                return Reading("idle", "program"), BLOCKED_QUIET
             if profile.find(profile.idle_title, screen.title):
                 return Reading("idle", "title"), settle
             if self._paste_tells and screen.takes_paste:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from midwatch.agents.terminal.profile import BRAILLE, Meaning, full_screen
+from midwatch.agents.terminal.profile import BRAILLE, ESCAPE, DialogKind, Meaning, full_screen
 
 OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
 """Without the last option, codex may draw a long answer again, but only its last 1000 rows."""
+REASON = r"(?:  Reason: .*\n(?:  (?!\$ ).*\n)*\n)?"
+DIALOGS = (
+    DialogKind(
+        heading=r"^  Would you like to run the following command\?$", kind="execute", tool="shell",
+        indent="  ", margin=2,
+        shows=r"(?:.*\n)*?  Would you like to run the following command\?\n\n(?:  Environment: local\n\n)?"
+        rf"{REASON}  \$ (?P<command>.*\n(?:(?:  .*)?\n)*?)\n*",
+        proof=r"commands that start with `(.*)` \(p\)$",
+    ),
+    DialogKind(
+        heading=r"^  Would you like to make the following edits\?$", kind="edit", tool="apply_patch",
+        indent="  Destination: ",
+        shows=r"\n*(?P<diff>• .*\n(?:.*\n)*?)?\n*  Would you like to make the following edits\?\n\n"
+        rf"{REASON}  Description: .*\n(?P<path>(?:  Destination: .*\n)+)\n*",
+    ),
+    DialogKind(heading=r"^  Update available · ", kind="choice"),
+)  # fmt: skip
+"""The dialogs of version 0.166.0. Their text is indented, and everything above them begins in the first column.
+
+A change is shown above its dialog. A command can contain tabs, which the screen does not show, but a choice repeats the
+words of the command.
+"""
 VERSION = "0.166.0"
 """The version from which the texts below were taken."""
 MEANINGS = (
@@ -24,10 +46,14 @@ PROFILE = full_screen(
     thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
     ready=r"^›",
     busy=r"esc to interrupt",
-    asking=r"(Press enter to (confirm|continue))",
+    asking=r"(Press enter to (confirm|continue)|enter continue · esc skip)",
     busy_title=BRAILLE,
     asking_title=r"Action Required",
     explicit=True,
+    frame=r"\A|^(?!• (Edited|Added|Deleted) )\S.*$",
+    footer=r"(Press enter to (confirm|continue)|enter continue · esc skip)",
+    refuse=ESCAPE,
+    dialogs=DIALOGS,
     echo=r"› ",
     pasted=r"\[Pasted Content",
     box=r"^›",
