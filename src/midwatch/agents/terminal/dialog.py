@@ -19,6 +19,8 @@ NO = re.compile(
     r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
 )
 ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
+STOPS = "(Esc to stop)"
+"""The end of a choice whose own key asks for more text, but Escape does not."""
 MOST_LINES = 60
 WORDED = ("execute", "edit", "read", "fetch")
 """Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
