@@ -202,7 +202,14 @@ AGENTS = (
         hides_tools=True,
     ),
     Known(name="opencode", prepare=_opencode, ways=("acp",), acp="opencode", waits=True),
-    Known(name="qwen", prepare=_qwen, ways=("acp",), acp="qwen", waits=True),
+    Known(
+        name="qwen",
+        prepare=_qwen,
+        ways=("acp",),
+        acp="qwen",
+        waits=True,
+        terminal={"args": ["--approval-mode", "default"]},
+    ),
     Known(
         name="copilot",
         prepare=_copilot,

@@ -417,6 +417,72 @@ async def test_a_question_may_be_answered_in_the_terminal() -> None:
             assert (await working).text == "key 2"
 
 
+REPEATING = """
+import os, sys, time, tty
+input("> "); tty.setcbreak(0)
+while True:
+    print("\\033[2J\\033[H" + "─" * 40, "Run it?", " ❯ 1. Yes", "   2. No", "Esc to cancel", sep="\\n", flush=True)
+    key = sys.stdin.read(1)
+    print("\\033[2J\\033[Hat work" if WORKS else "\\033[2J", flush=True)
+    time.sleep(0.5)
+"""
+
+
+async def test_a_question_that_comes_back_unchanged_is_not_asked_again() -> None:
+    options = {"prompt": "^> $", "asking": "Esc to cancel", "busy": "at work"}
+    async with open_conversation(agent("WORKS = False" + REPEATING, **options)) as talk:
+        turn = RecordingTurn("go", answers=["Yes", "Yes"])
+        with pytest.raises(AgentError, match=r"did not accept the answer, .*its screen: (?s:.*)Run it\?"):
+            async with asyncio.timeout(60):
+                await talk.turn(turn)
+    assert len(turn.asked) == 1
+    async with open_conversation(agent("WORKS = True" + REPEATING, **options)) as talk:  # other work, the same question
+        turn = RecordingTurn("go", answers=["Yes", "Yes", "Yes"])
+        with pytest.raises(AgentError, match="the test gave no answer"):
+            async with asyncio.timeout(60):
+                await talk.turn(turn)
+    assert len(turn.asked) == 4
+
+
+TWO = """
+import sys, tty
+said = input("> "); tty.setcbreak(0)
+keys = []
+for name in ("first", "second"):
+    print("\\033[2J\\033[H" + "─" * 40, f"Run the {name}?", " ❯ 1. Yes", "   2. No", sep="\\n")
+    print("Esc to cancel", flush=True)
+    keys.append(sys.stdin.read(1))
+print("\\033[2J\\033[H> " + said, f"keys {keys}", "> ", sep="\\n", end="", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_an_answer_is_never_typed_into_another_dialog() -> None:
+    async with open_conversation(agent(TWO, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
+        turn = HeldTurn("go")
+        working = asyncio.create_task(talk.turn(turn))
+        async with asyncio.timeout(60):
+            await turn.until(lambda t: len(t.asked) == 1)
+            talk.send_keys(b"2")  # a person answers at the terminal, and the next dialog comes at once
+            await turn.until(lambda t: len(t.asked) == 2)
+            turn.answer.set_result(Answer("granted", "Yes"))
+            assert (await working).text == "keys ['2', '1']"
+    assert [question.text for question in turn.asked] == ["Run the first?", "Run the second?"]
+
+
+class HeldTurn(RecordingTurn):
+    """A turn whose questions wait for `answer`."""
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__(prompt)
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, question: Any, *_: Any, **__: Any) -> Answer:
+        self.asked.append(question)
+        await self._notify()
+        return await asyncio.shield(self.answer)
+
+
 class UnansweredTurn(RecordingTurn):
     """A turn whose questions nobody answers."""
 

@@ -1,110 +1,269 @@
-"""Test recorded dialogs of real agents: what each is about, its choices and its risk.
-
-The expected values are written by hand, after a look at the screen, in tests/recordings/terminal/AGENT/expected.json.
-"""
+"""Test recorded dialogs of real agents: what each asks, what its answers mean, and which rules may answer it."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from agents.known import PINS
-from agents.scenarios import MISSING, SCENARIOS
+from agents.scenarios.claude import SCRIPT, TRICK
+from agents.scenarios.common import LONG, RM, URL
+from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.profiles import PROFILES
-from midwatch.agents.terminal.screen import Screen, Signal
-from midwatch.agents.terminal.status import Watch
+from midwatch.agents.terminal.screen import Screen
+from midwatch.agents.terminal.status import Reading, Watch
+from midwatch.domain.agent import Answer, Question
+from midwatch.domain.risk import hint
+from midwatch.domain.rule import Pattern, Policy
+from midwatch.services.rule_decision import decide
 
-ROOT = Path(__file__).parents[2]
-RECORDINGS = ROOT / "tests" / "recordings" / "terminal"
-EXPECTED = {path.parent.name: json.loads(path.read_text()) for path in RECORDINGS.glob("*/expected.json")}
-FILES = sorted(path for agent in EXPECTED for path in RECORDINGS.glob(f"{agent}/dialogs/*.jsonl.gz"))
-BEGIN, LATER = 1000.0, 5.0
-DEFAULTS = {"tool": None, "command": None, "paths": [], "diff": None, "url": None}
-KINDS = (
-    "command", "long-command", "rm", "edit", "write", "fetch", "mcp", "question", "plan", "trust", "login", "update",
-    "theme", "telemetry",
+RECORDINGS = Path(__file__).parents[1] / "recordings" / "terminal"
+
+
+class Seen(NamedTuple):
+    """The end of a recording: the status, the dialog, and its question."""
+
+    reading: Reading
+    dialog: Dialog
+    question: Question
+
+
+def see(agent: str, kind: str) -> Seen:
+    """Replay a recording up to its last screen."""
+    lines = gzip.decompress((RECORDINGS / agent / "dialogs" / f"{kind}.jsonl.gz").read_bytes()).decode().splitlines()
+    about, *items = [json.loads(line) for line in lines]
+    signals: list[Any] = []
+    screen = Screen(about["columns"], about["rows"], signal=signals.append)
+    watch = Watch(PROFILES[agent], screen)
+    now = 1000.0
+    for item in items:
+        now = 1000.0 + item["t"]
+        if "out" in item:
+            screen.feed(base64.b64decode(item["out"]))
+            watch.note_output(now)
+        elif "enter" in item:
+            watch.note_enter(now)
+        elif "turn" in item:
+            screen.forget_history()
+        while signals:
+            watch.take_signal(signals.pop(0))
+        if "screen" in item:
+            break
+    seen = Seen(watch.read(now + 1), dialog := watch.read_dialog(), dialog.question(place(agent, kind)))
+    screen.close()
+    return seen
+
+
+def place(agent: str, kind: str) -> str:
+    """Return the directory of the agent in a recording."""
+    return f"/tmp/mw-recording/{agent}/{kind}/project"
+
+
+class Expected(NamedTuple):
+    """What a dialog must tell: `risk` is what people see, and `answers` are the meanings of its choices in order."""
+
+    kind: str
+    risk: str | None
+    answers: str
+    command: str | None = None
+    paths: tuple[str, ...] = ()
+    diff: str | None = None
+    tool: str | None = None
+    says: str = ""
+
+
+ONCE_ALWAYS_NO = "allow_once allow_always reject_once"
+EDIT = " one\n-two\n+2\n three\n"
+TALL = "\n".join(f"touch file-{number}" for number in range(60))
+CLAUDE = {
+    "command": Expected("execute", "medium", ONCE_ALWAYS_NO, "touch made.txt", tool="Bash"),
+    "rm": Expected("execute", "high", ONCE_ALWAYS_NO, RM, tool="Bash"),
+    "long-command": Expected("execute", "high", "allow_once reject_once", LONG, tool="Bash"),
+    "script": Expected("execute", "high", ONCE_ALWAYS_NO, SCRIPT, tool="Bash"),
+    "tall-command": Expected("execute", "high", ONCE_ALWAYS_NO, TALL, tool="Bash"),
+    "edit": Expected(
+        "edit", "medium", ONCE_ALWAYS_NO, paths=("notes.txt",), tool="Edit",
+        diff=f"--- a/notes.txt\n+++ b/notes.txt\n@@ -1,5 +1,5 @@\n{EDIT} four\n five\n",
+    ),
+    "write": Expected(
+        "edit", "medium", ONCE_ALWAYS_NO, paths=("new.txt",), tool="Write",
+        diff="--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1,2 @@\n+alpha\n+beta\n",
+    ),
+    "overwrite": Expected(
+        "edit", "medium", ONCE_ALWAYS_NO, paths=("notes.txt",), tool="Write",
+        diff="--- a/notes.txt\n+++ b/notes.txt\n@@ -1,5 +1,2 @@\n one\n-two\n-three\n-four\n-five\n+zwei\n",
+    ),
+    "write-outside": Expected(
+        "edit", "high", ONCE_ALWAYS_NO, paths=("../../../../mw-recording-elsewhere/new.txt",), tool="Write",
+        diff="--- /dev/null\n+++ b/../../../../mw-recording-elsewhere/new.txt\n@@ -0,0 +1,1 @@\n+a\n",
+    ),
+    "read": Expected("read", "high", ONCE_ALWAYS_NO, paths=("/etc/hostname",), tool="Read"),
+    "fetch": Expected("fetch", "medium", ONCE_ALWAYS_NO, tool="WebFetch", says=f"Fetch {URL}?"),
+    "search": Expected("fetch", "medium", ONCE_ALWAYS_NO, tool="WebSearch", says='Web Search("what is it")'),
+    "mcp": Expected("other", "medium", ONCE_ALWAYS_NO, tool="sums — Add", says="a: 1\nb: 2"),
+    "mcp-server": Expected("other", "high", ONCE_ALWAYS_NO, says="New MCP server found in this project: sums"),
+    "plan": Expected("switch_mode", "medium", "allow_always reject_once", tool="ExitPlanMode", says="Exit plan mode?"),
+    "choice": Expected("choice", None, " ".join(["allow_once"] * 4), tool="AskUserQuestion", says="Which colour?"),
+    "trust": Expected("other", "medium", "reject_once allow_once", paths=("",), says="Is this a project you created"),
+    "theme": Expected("choice", None, " ".join(["allow_always", *["allow_once"] * 6]), says="Choose the text style"),
+    "api-key": Expected("choice", None, "allow_once reject_once", says="Do you want to use this API key?"),
+    "bypass": Expected("other", "high", "reject_once allow_once", says="Bypass Permissions mode"),
+}  # fmt: skip
+CODEX = {
+    "command": Expected("execute", "medium", ONCE_ALWAYS_NO, "touch made.txt", tool="shell"),
+    "rm": Expected("execute", "high", ONCE_ALWAYS_NO, RM, tool="shell"),
+    "long-command": Expected("execute", "high", ONCE_ALWAYS_NO, LONG, tool="shell"),
+    "script": Expected("execute", "high", "allow_once reject_once", SCRIPT, tool="shell"),
+    "tall-command": Expected("execute", "high", ONCE_ALWAYS_NO, tool="shell", says="[… 66 lines] ^a view all"),
+    "edit": Expected(
+        "edit", "medium", ONCE_ALWAYS_NO, paths=("new.txt", "notes.txt"), tool="apply_patch",
+        diff="--- a/new.txt\n+++ b/new.txt\n@@ -0,0 +1,1 @@\n+alpha\n"
+        f"--- a/notes.txt\n+++ b/notes.txt\n@@ -1,3 +1,3 @@\n{EDIT}",
+    ),
+    "update": Expected("choice", None, "allow_once reject_once reject_once", says="Update available · 0.166.0 → 99"),
+}  # fmt: skip
+EXPECTED = {"claude": CLAUDE, "codex": CODEX}
+CASES = [(agent, kind) for agent, kinds in EXPECTED.items() for kind in kinds]
+
+
+@pytest.mark.parametrize(("agent", "kind"), CASES, ids=lambda value: str(value))
+def test_a_dialog_tells_what_it_is_about(agent: str, kind: str) -> None:
+    expected, root = EXPECTED[agent][kind], place(agent, kind)
+    reading, dialog, question = see(agent, kind)
+    assert (reading.state, reading.certain, dialog.framed) == ("asking", True, True)
+    assert (question.kind, question.tool, question.command) == (expected.kind, expected.tool, expected.command)
+    assert question.paths == tuple(
+        str(Path(root)) if not path else f"{root}/{path}".replace(f"{root}//", "/") for path in expected.paths
+    )
+    assert question.diff == expected.diff
+    assert hint(question, root) == expected.risk
+    assert " ".join(choice.kind for choice in question.choices) == expected.answers
+    assert expected.says in question.text
+    if expected.command:
+        assert question.text.startswith(f"Run {expected.command.splitlines()[0]}")
+
+
+def test_every_recorded_dialog_of_these_agents_is_checked() -> None:
+    for agent, kinds in EXPECTED.items():
+        recorded = {path.name.split(".")[0] for path in (RECORDINGS / agent / "dialogs").iterdir()}
+        assert recorded - {"trick", "tab"} == kinds.keys()
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------
+
+
+def decide_on(question: Question, **pattern: str) -> str:
+    """Return the verdict of a policy that allows this pattern."""
+    policy = Policy(default="ask", allow=(Pattern.from_data(pattern, "allow"),))
+    return decide(question, question.root, [("config", policy)]).verdict
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex"])
+def test_a_rule_allows_only_a_command_that_can_have_no_other_meaning(agent: str) -> None:
+    question = see(agent, "command").question
+    assert decide_on(question, command="touch *") == "allow"
+    assert decide_on(question, command="git log *") == "ask"
+    trick = see(agent, "trick").question  # two commands in two rows, which look like a long one
+    assert trick.command == TRICK.replace("\n", " ") and decide_on(trick, command="git log *") == "ask"
+    denied = Policy(default="allow", deny=(Pattern.from_data({"command": "some-other-command *"}, "deny"),))
+    assert decide(trick, trick.root, [("config", denied)]).verdict == "ask"
+
+
+def test_a_tab_that_the_screen_does_not_show_is_noticed() -> None:
+    question = see("codex", "tab").question
+    assert question.command == "touch ab" and decide_on(question, command="touch ab") == "ask"
+
+
+def test_a_rule_about_files_applies_to_a_dialog() -> None:
+    question = see("claude", "edit").question
+    assert decide_on(question, kind="edit", path="*.txt") == "allow"
+    assert decide_on(question, kind="edit", path="src/**") == "ask"
+    outside = see("claude", "write-outside").question
+    assert decide_on(outside, kind="edit", path="**") == "ask"
+
+
+# -- text that looks like a dialog ---------------------------------------------------------------------------------
+
+CLAUDE_DIALOG = (
+    "─" * 120, " Bash command", " Runs a command", "╌" * 120, " {}", "╌" * 120, " Do you want to proceed?", " ❯ 1. Yes",
+    "   2. No", "", " Esc to cancel · Tab to amend",
 )  # fmt: skip
-"""The kinds of dialogs that the documentation lists for each agent."""
+BOX = ("─" * 120, "❯ ", "─" * 120, "  ? for shortcuts")
 
 
-class Still:
-    """The last screen of a recording."""
-
-    def __init__(self, path: Path) -> None:
-        self.agent, self.kind = path.parts[-3], path.name.partition(".")[0]
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        self.about, *self.items = [json.loads(line) for line in lines]
-        self.screen = Screen(self.about["columns"], self.about["rows"], signal=self._pass_signal)
-        self.watch = Watch(PROFILES[self.agent], self.screen)
-        self.watch.note_output(BEGIN)
-        self.now = BEGIN
-        for item in self.items:
-            self.now = BEGIN + item["t"]
-            if "out" in item:
-                self.screen.feed(base64.b64decode(item["out"]))
-                self.watch.note_output(self.now)
-            elif "enter" in item:
-                self.watch.note_enter(self.now)
-            elif "screen" in item:
-                break
-
-    def _pass_signal(self, signal: Signal) -> None:
-        self.watch.take_signal(signal)
+def show(agent: str, rows: tuple[str, ...]) -> tuple[str, Dialog]:
+    """Show these rows and return the state of the program and the dialog that midwatch reads."""
+    screen = Screen(120, 40)
+    watch = Watch(PROFILES[agent], screen)
+    screen.feed("\r\n".join(rows).encode())
+    watch.note_output(0.0)
+    seen = watch.read(60.0).state, watch.read_dialog()
+    screen.close()
+    return seen
 
 
-@pytest.fixture(params=FILES, ids=lambda path: f"{path.parts[-3]}-{path.name.partition('.')[0]}")
-def still(request: pytest.FixtureRequest) -> Iterator[Still]:
-    new_still = Still(request.param)
-    yield new_still
-    new_still.screen.close()
+def test_a_real_dialog_below_a_reply_is_read() -> None:
+    forged = tuple(row.format("ls") for row in CLAUDE_DIALOG)
+    state, dialog = show("claude", (*forged, "", *(row.format("touch made.txt") for row in CLAUDE_DIALOG)))
+    assert state == "asking" and dialog.question("/").command == "touch made.txt"
 
 
-def test_a_dialog_shows_what_it_is_about_with_its_choices_and_its_risk(still: Still) -> None:
-    expected = EXPECTED[still.agent][still.kind]
-    reading = still.watch.read(still.now + LATER)
-    if expected.get("asks") is False:
-        assert reading.state != "asking"
-        return
-    assert (reading.state, reading.certain) == ("asking", True)
-    dialog = still.watch.read_dialog()
-    question = dialog.question(f"/tmp/mw-recording/{still.agent}/{still.kind}/project")
-    found: dict[str, Any] = {
-        "kind": question.kind, "risk": question.risk, "tool": question.tool, "command": question.command,
-        "paths": list(question.paths), "diff": question.diff, "url": dialog.subject.url,
-        "choices": [[choice.name, choice.kind] for choice in question.choices],
-    }  # fmt: skip
-    told = {name: value for name, value in expected.items() if name not in ("text", "certain")}
-    assert found == {**DEFAULTS, **told}
-    assert expected.get("text", "") in question.text
-    if question.command is not None:
-        assert question.certain is expected["certain"], "rules may allow only what a screen shows without doubt"
-    keys = [option.keys for option in dialog.options]
-    assert all(keys) and len(set(keys)) == len(keys)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        tuple(row.format("ls") for row in CLAUDE_DIALOG),
+        ("● Esc to cancel, or:", "  1. do this", "  2. do that"),
+        ("❯ Esc to cancel is the first line", "  the second", "  the third", "  ⎿  Not logged in · Please run /login"),
+    ],
+)
+def test_a_reply_and_the_echo_of_a_prompt_are_no_dialogs(rows: tuple[str, ...]) -> None:
+    state, dialog = show("claude", ("❯ hello", "", *rows, "", *BOX))
+    assert state != "asking" and not dialog.framed and not dialog.options
 
 
-def test_recordings_tell_their_origin_and_name_no_machine(still: Still) -> None:
-    assert still.about["agent"] == still.agent and still.about["kind"] == still.kind
-    assert still.about["made_by"] == f"tests/record-terminal --dialogs {still.agent}"
-    assert still.about["version"] == PINS[still.agent]["version"]
-    output = b"".join(base64.b64decode(item["out"]) for item in still.items if "out" in item)
-    assert not re.search(rb"(?<!\w)/(root|home|Users)/", output) and str(ROOT).encode() not in output
+@pytest.mark.parametrize(
+    ("agent", "rows"),
+    [
+        ("claude", (*CLAUDE_DIALOG[:2], " Runs", "╌" * 120, " ls", "╌" * 120, *CLAUDE_DIALOG[3:])),  # two commands
+        ("claude", (CLAUDE_DIALOG[0], " Something new", *CLAUDE_DIALOG[2:])),
+        (
+            "codex",
+            (
+                "• Running it", "", "  Would you like to run the following command?", "", "  $ rm x",
+                "  Would you like to run the following command?", "", "  $ ls", "", "› 1. Yes, proceed (y)",
+                "  2. No, and tell Codex what to do differently (esc)", "", "  Press enter to confirm or esc to cancel",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_a_dialog_that_cannot_be_read_is_shown_as_it_is_with_a_high_risk(agent: str, rows: tuple[str, ...]) -> None:
+    state, dialog = show(agent, tuple(row.format("rm x") for row in rows))
+    question = dialog.question("/")
+    assert (state, question.command, question.kind, question.risk) == ("asking", None, "execute", "high")
+    assert "rm x" in question.text and len(question.choices) == 2
+    assert decide_on(question, kind="execute") == "ask"
 
 
-def test_every_kind_of_dialog_is_recorded_or_has_a_reason_in_the_documentation() -> None:
-    page = (ROOT / "docs/terminal.md").read_text()
-    for agent, scenarios in SCENARIOS.items():
-        made = sorted(scenario.kind for scenario in scenarios if scenario.folder == "dialogs")
-        assert f"| `{agent}` | {', '.join(f'`{kind}`' for kind in made)} |" in page
-        for kind, reason in MISSING[agent].items():
-            assert f"| `{agent}` | `{kind}` | {reason} |" in page
-    for agent, expected in EXPECTED.items():
-        recorded = {path.name.partition(".")[0] for path in FILES if path.parts[-3] == agent}
-        assert recorded == set(expected)
-        assert set(KINDS) <= recorded | MISSING[agent].keys()
+# -- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_becomes_keys() -> None:
+    dialog = see("claude", "command").dialog
+    assert dialog.keys(Answer("granted")) == ("1",)
+    assert dialog.keys(Answer("granted", dialog.options[1].choice.name)) == ("2",)
+    assert dialog.keys(Answer("denied")) == ("3",)
+    down = "\x1b[B"
+    assert dialog.keys(Answer("denied", None, "use\nmake")) == (down, down, "\t", "use make", "\r")
+    assert see("claude", "fetch").dialog.keys(Answer("denied", None, "no")) == ("3",)
+    assert see("claude", "trust").dialog.keys(Answer("granted")) == (f"{down}\r",)
+    assert see("claude", "choice").dialog.keys(Answer("denied")) == ("\x1b",)
+
+
+def test_custom_profiles_without_kinds_of_dialogs_ask_with_a_high_risk() -> None:
+    dialog = read_dialog(PROFILES["custom"], "─" * 20 + "\nProceed with it?\n ❯ 1. Yes\n   2. No")
+    question = dialog.question()
+    assert (question.text, question.kind, question.risk) == ("Proceed with it?", "execute", "high")

@@ -275,7 +275,12 @@ class TerminalConversation:
             found = meaning.find_on_screen(live.profile, shown)
             return found or waiting.check(shown, loop.time(), SystemClock().now())
 
+        questions: Counter[str] = Counter()
+        answered = ""  # the screen when the last question was answered, until the program works
+
         def is_over(reading: Reading) -> bool:
+            nonlocal answered
+            answered = "" if _is_working(reading) else answered
             if find_problem():
                 return True
             # if the profile has a sign for idle, an empty screen means that the program has not started yet
@@ -283,8 +288,6 @@ class TerminalConversation:
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
             return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
-        questions: Counter[str] = Counter()
-        answered = ""  # the screen when the last question was answered, until the program works
         while True:
             reading = await live.until(is_over, seconds)
             if reading.state == "exited":
@@ -338,12 +341,9 @@ class TerminalConversation:
 
         Return the screen at the time of the answer, or an empty text if the program has worked since.
         """
-        worked = False
 
         def is_over(reading: Reading) -> bool:
-            nonlocal worked
-            worked |= reading.state == "busy"
-            is_other = reading.state == "asking" and reading.certain and not live.watch.read_dialog().is_same(dialog)
+            is_other = reading.certain and not live.watch.read_dialog().is_same(dialog)
             return reading.state != "asking" or is_other
 
         asking = asyncio.create_task(turn.ask(dialog.question(self._root)))
@@ -364,7 +364,7 @@ class TerminalConversation:
             await asyncio.wait({closing}, timeout=ANSWER_SECONDS if keys else None)
             if not closing.done():
                 raise self._make_refusal(live)
-            return "" if worked else screen
+            return "" if _is_working(closing.result()) else screen
         finally:
             await cancel(asking, closing)
 
@@ -407,6 +407,10 @@ class TerminalConversation:
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
+
+
+def _is_working(reading: Reading) -> bool:
+    return reading.state == "busy" and reading.certain
 
 
 def _find_real_path(path: str) -> str:
