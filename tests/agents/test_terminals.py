@@ -79,6 +79,7 @@ async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_p
         task_id = await rig.send(key, f"[[escalate touch {file.name}]] [[say tool used]]")
         question = await rig.wait_for_question(task_id)
         assert len(question["choices"]) >= 2 and not file.exists()
+        assert (question["command"], question["kind"], question["risk"]) == ("touch made.txt", "execute", "medium")
         await rig.client.approve(question["id"])
         task = await wait_for_end(rig, task_id)
         assert (task["outcome"], file.exists()) == ("ok", True), (task, rig.log())
