@@ -17,9 +17,11 @@ import pytest
 
 from agents.known import PINS
 from agents.scenarios import MISSING, SCENARIOS
+from midwatch.agents.terminal.arguments import read_arguments
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen, Signal
 from midwatch.agents.terminal.status import Watch
+from midwatch.domain.agent import Answer
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests" / "recordings" / "terminal"
@@ -108,3 +110,18 @@ def test_every_kind_of_dialog_is_recorded_or_has_a_reason_in_the_documentation()
         recorded = {path.name.partition(".")[0] for path in FILES if path.parts[-3] == agent}
         assert recorded == set(expected)
         assert set(KINDS) <= recorded | MISSING[agent].keys()
+
+
+def test_copilot_is_refused_by_escape_because_its_own_choice_waits_for_text() -> None:
+    still = Still(RECORDINGS / "copilot/dialogs/rm.jsonl.gz")
+    assert still.watch.read_dialog().keys(Answer("denied")) == ("\x1b",)
+    still.screen.close()
+
+
+def test_a_blank_at_the_edge_of_a_wrapped_row_belongs_to_the_command() -> None:
+    command = "echo " + "a" * 30 + " b  c"
+    text = json.dumps({"command": command}, indent=2)
+    for columns in range(20, len(text)):
+        rows = [line[at : at + columns].rstrip() for line in text.split("\n") for at in range(0, len(line), columns)]
+        arguments = read_arguments("\n".join(rows) + "\n", columns)
+        assert arguments is not None and arguments.get("command") == command
