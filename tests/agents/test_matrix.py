@@ -22,7 +22,7 @@ QUOTES = (
     "You've hit your usage limit, resets 3pm.",
     "API Error: 401 Unauthorized",
     "Please run /login",
-    "✕ [API Error] quota exceeded",
+    "✕ API Error: quota exceeded",
     "Ran into this error: Rate limit exceeded.",
 )
 """Answers that read like failures."""
