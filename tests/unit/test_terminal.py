@@ -75,6 +75,13 @@ def count_kept_lines(talk: Any) -> int:
 # -- turns --------------------------------------------------------------------------------------------------------
 
 
+async def test_a_program_that_is_no_known_agent_does_not_get_the_earlier_conversation() -> None:
+    async with open_conversation(agent()) as talk:
+        turn = RecordingTurn("hi", said=[("user", "!print('run again')")])
+        assert (await talk.turn(turn)).text == "you said hi", "it might run the text as a command"
+        assert "message_update" not in turn.kinds()
+
+
 async def test_all_turns_use_one_program() -> None:
     async with open_conversation(agent()) as talk:
         assert has_terminal(talk)
