@@ -5,5 +5,16 @@ from __future__ import annotations
 CANNOT = {("expiring_question", "headless"): "this kind cannot ask"}
 """Cases that a kind cannot have, whatever the agent. They are not tried."""
 WAITS = "the program waits for the end of its limit by itself and tells nobody, so the task goes on but is never parked"
-GAPS = {("usage_limit", "qwen", "terminal"): WAITS}
+SCROLLS = "the program scrolls a long reply inside its own window, so midwatch reads only the visible part"
+PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
+GAPS = {
+    ("usage_limit", "qwen", "terminal"): WAITS,
+    ("two_tools", "copilot", "terminal"): "the second question of a turn is not closed by the keys of a refusal",
+    ("not_signed_in", "gemini", "terminal"): "without a key it shows a sign-in screen that midwatch does not recognise",
+    ("worktree", "codex", "terminal"): "it does not show the prompt in its input box in a git worktree",
+    ("renamed_output", "codex", "terminal"): "without the sign of its prompt, the whole screen is taken for the reply",
+    ("api_error", "qwen", "terminal"): "it compresses the conversation and goes on after a refused request",
+    **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
+    **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
+}
 """Cases, agents and kinds that are tried and expected to fail."""

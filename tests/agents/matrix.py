@@ -20,18 +20,18 @@ CASES = {
     "cancel": "cancel, then go on with memory",
     "usage_limit": "wait for the end of a usage limit",
     "not_signed_in": "not signed in: the error tells how to sign in",
-    "api_error": "an error of the provider fails the task; a quoted error is an answer",
     "killed_server": "the server is killed in mid-turn; go on with memory",
     "restarted_server": "second message after a restart, with memory",
     "worktree": "work in a worktree",
     "renamed_output": "renamed output is not taken for an answer",
     "sandbox": "sandbox with memory; settings are not changed",
+    "api_error": "an error of the provider fails the task; a quoted error is an answer",
     "long_reply": "a reply of 2000 lines",
     "repeated_prompts": "equal prompts, and a prompt of 20 kB",
     "agentapi_client": "a client of agentapi",
 }
 """The name of each test without `test_`, and its title in the tables."""
-ON_SCREENS = ("long_reply", "repeated_prompts", "agentapi_client")
+ON_SCREENS = ("api_error", "long_reply", "repeated_prompts", "agentapi_client")
 """Cases of terminals alone."""
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 MARKED = re.compile(r"(<!-- matrix -->\n).*?(<!-- end of matrix -->)", re.DOTALL)

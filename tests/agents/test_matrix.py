@@ -22,7 +22,7 @@ QUOTES = (
     "You've hit your usage limit, resets 3pm.",
     "API Error: 401 Unauthorized",
     "Please run /login",
-    "✕ [API Error] quota exceeded",
+    "✕ API Error: quota exceeded",
     "Ran into this error: Rate limit exceeded.",
 )
 """Answers that read like failures."""
@@ -72,7 +72,9 @@ async def test_two_tools(known: Known, kind: str, tmp_path: Path) -> None:
         assert not (rig.work / "unmade.txt").exists()
         said = task["error"] or task["result"]
         assert said, "it ended without a word"
-        assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, task
+        assert known.refusal in said if kind == "headless" else task["outcome"] == "ok" or "denied" in said, rig.tell(
+            task
+        )
         assert kind != "acp" or "not today" in said, "the agent was not told the reason"
         assert await rig.turn(key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
