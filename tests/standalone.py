@@ -31,7 +31,6 @@ while True:
     except KeyboardInterrupt: print("interrupted")
 """
 AGENT = [sys.executable, "-I", "-S", "-c", ECHO]
-"""It starts as fast as Python can: a program that prints nothing for two seconds counts as idle."""
 
 
 class StandaloneServer:
@@ -64,11 +63,9 @@ class StandaloneServer:
         return announcement
 
     async def wait_until_stable(self) -> None:
-        """Wait until the server reports the agent as stable and its prompt is shown: a program that has not printed
-        anything yet may count as stable.
-        """
+        """Wait until the server reports the agent as stable."""
         async with asyncio.timeout(60):
-            while not (await self._is_stable() and (await self.screen()).rstrip().endswith(">")):
+            while not await self._is_stable():
                 await asyncio.sleep(0.02)
 
     async def _is_stable(self) -> bool:

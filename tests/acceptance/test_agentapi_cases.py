@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from standalone import StandaloneServer, start_standalone
 
 AGENT = Path(__file__).parents[1] / "fakes" / "echo_agent.py"
@@ -84,11 +86,13 @@ async def test_thinking(tmp_path: Path) -> None:
         assert statuses in (["running", "stable"], ["stable"])
 
 
-async def test_the_prompt_comes_from_standard_input(tmp_path: Path) -> None:
-    agent = make_agent(tmp_path, [expect("hello agent", "Hello!")], slow=1)
-    async with start_standalone(tmp_path, agent=agent, stdin="hello agent\n") as server:
+@pytest.mark.parametrize("way", ["terminal", "acp"])
+async def test_the_prompt_comes_from_standard_input(tmp_path: Path, way: str) -> None:
+    agent = make_agent(tmp_path, [expect("hello agent", "Hello!")], way, slow=0 if way == "acp" else 1)
+    flags, greeting = (("--experimental-acp",), []) if way == "acp" else ((), [""])
+    async with start_standalone(tmp_path, *flags, agent=agent, stdin="hello agent\n") as server:
         await wait_for_stable(server)
-        assert await server.messages() == ["", "hello agent", "Hello!"]
+        assert await server.messages() == [*greeting, "hello agent", "Hello!"]
 
 
 async def test_messages_are_restored_from_the_state_file(tmp_path: Path) -> None:

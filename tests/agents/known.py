@@ -223,6 +223,7 @@ AGENTS = (
         acp="qwen",
         signed_in_by="OPENAI_API_KEY",
         refusal=HIDDEN,
+        terminal={"args": ["--approval-mode", "default"]},
         limits={  # it waits for every limit by itself
             "headless": "limit 240 {name}",
             "acp": "limit 240 {name}",

@@ -169,14 +169,15 @@ def test_sign_in_screens_and_limit_menus_are_no_questions(case: dict[str, str]) 
 
 RECORDED = {
     "copilot": {
-        "error": "passing", "overloaded": "passing", "limit": "limit", "quota": "limit", "refused-key": "auth"
+        "error": "passing", "overloaded": "passing", "limit": "limit", "quota": "limit", "refused-key": "auth",
+        "no-key": "auth",
     },
     "gemini": {"limit": "limit", "no-key": "auth", "refused-key": "auth"},
-    "goose": {"overloaded": "passing", "quota": "limit", "refused-key": "auth", "no-key": "auth"},
+    "goose": {"error": "passing", "overloaded": "passing", "quota": "limit", "refused-key": "auth", "no-key": "auth"},
     "opencode": {
         "error": "passing", "overloaded": "passing", "limit": "limit", "quota": "limit", "refused-key": "auth"
     },
-    "qwen": {"error": "passing", "quota": "limit", "refused-key": "auth"},
+    "qwen": {"error": "passing", "overloaded": "passing", "quota": "limit", "refused-key": "auth"},
 }  # fmt: skip
 """Recordings of failures, and what they mean. In other recordings the program retries and shows nothing."""
 KINDS = {"passing": TransientError, "limit": UsageLimit, "auth": NotSignedIn}

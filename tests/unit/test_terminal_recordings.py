@@ -18,7 +18,7 @@ from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Watch
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = sorted((ROOT / "tests/recordings/terminal").iterdir())
+FOLDERS = sorted(path.parent for path in (ROOT / "tests/recordings/terminal").glob("*/turns.jsonl.gz"))
 BEGIN = 1000.0
 
 

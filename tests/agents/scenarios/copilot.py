@@ -78,6 +78,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     *failures(Asking, refused_key="✗ ", limit="✗ ", quota="✗ ", error="✗ ", overloaded="✗ "),
 )
 MISSING: dict[str, str] = {
-    "update": "it installs updates by itself and asks nothing",
+    "update": "it installs updates by itself or with `copilot update`; no question was seen",
     "telemetry": "it has no such dialog",
 }

@@ -76,5 +76,4 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 MISSING: dict[str, str] = {
     "telemetry": "it has no such dialog",
-    "outside": "it refuses to leave the project and does not ask",
 }

@@ -64,7 +64,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 MISSING: dict[str, str] = {
     "trust": "it has no such dialog",
     "login": "it asks nothing: without a provider it uses free models; `/connect` opens a list for a person",
-    "update": "it asks only the registry of npm itself, which a test must not reach",
+    "update": "it asks only the public registry of npm, which tests must not reach",
     "theme": "it asks nothing; `/theme` opens a list for a person",
     "telemetry": "it has no such dialog",
 }

@@ -246,7 +246,7 @@ class TerminalConversation:
             try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
-                if live.profile.marker and not read_reply():  # the program reports idle before it has drawn its reply
+                if live.profile.echo and not read_reply():  # the program reports idle before it has drawn its reply
                     await live.until(lambda _: bool(read_reply()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 if live.watch.is_unanswered:

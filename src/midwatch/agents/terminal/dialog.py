@@ -19,6 +19,8 @@ NO = re.compile(
     r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
 )
 ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
+STOPS = "(Esc to stop)"
+"""The end of a choice whose own key waits for more text; Escape selects it without one."""
 MOST_LINES = 60
 WORDED = ("execute", "edit", "read", "fetch")
 """Kinds whose question names the command, file or address. Other questions show the text of the dialog."""
@@ -109,7 +111,11 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     text = "\n".join(row.strip(FRAME) for row in rows[max(top or 0, first - MOST_LINES) : first] if row.strip(FRAME))
     pointed = next((at for at, (_, words) in enumerate(options) if _is_pointed(profile, rows[first:], words)), 0)
     named = tuple(
-        Option(Choice(words, _judge_kind(words)), keys, (DOWN if at > pointed else UP,) * abs(at - pointed))
+        Option(
+            Choice(words, _judge_kind(words)),
+            profile.refuse if words.endswith(STOPS) else keys,
+            (DOWN if at > pointed else UP,) * abs(at - pointed),
+        )
         for at, (keys, words) in enumerate(options)
     )
     if top is None or not options:

@@ -54,7 +54,10 @@ DIALOGS = (
 
 VERSION = "1.0.102"
 """The version from which the texts below were taken."""
-MEANINGS = (Meaning(what="error"),)
+MEANINGS = (
+    Meaning(what="auth", text=r"Please use /login to sign in"),
+    Meaning(what="error"),
+)
 """What texts on its screen mean."""
 PROFILE = full_screen(
     argv=("copilot", "--session-id", "{thread}"),
@@ -77,6 +80,6 @@ PROFILE = full_screen(
     edge=r" *(\d\d:\d\d +)?[┃█]$",
     noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
     marker=r"^ *● ",
-    failure=r"^ ✗ ",
+    failure=r"^( ✗ |(?=Please use /login to sign in))",
     meanings=MEANINGS,
 )
