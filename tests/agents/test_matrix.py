@@ -29,6 +29,7 @@ QUOTES = (
 pytestmark = pytest.mark.timeout(400)
 
 
+@pytest.mark.matrix
 async def test_three_turns(known: Known, kind: str, tmp_path: Path) -> None:
     async with start_rig(known, kind, tmp_path) as rig:
         key = await rig.open()
@@ -128,6 +129,7 @@ async def test_usage_limit(known: Known, kind: str, tmp_path: Path) -> None:
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
 
+@pytest.mark.matrix
 async def test_not_signed_in(known: Known, kind: str, tmp_path: Path) -> None:
     async with start_rig(known, kind, tmp_path, key=BAD_KEY) as rig:
         for options in ({}, {"env": {known.signed_in_by: ""}}) if known.signed_in_by else ({},):
