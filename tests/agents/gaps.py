@@ -9,7 +9,6 @@ SCROLLS = "the program scrolls a long reply inside its own window, so midwatch r
 PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
-    ("renamed_output", "codex", "terminal"): "without the sign of its prompt, the whole screen is taken for the reply",
     ("api_error", "qwen", "terminal"): "it compresses the conversation and goes on after a refused request",
     **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
     **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
