@@ -124,6 +124,11 @@ CODEX = {
         diff="--- a/new.txt\n+++ b/new.txt\n@@ -0,0 +1,1 @@\n+alpha\n"
         f"--- a/notes.txt\n+++ b/notes.txt\n@@ -1,3 +1,3 @@\n{EDIT}",
     ),
+    "trust": Expected("other", "medium", "allow_once reject_once", paths=("",), says="Trust this folder? Codex can"),
+    "trust-worktree": Expected(
+        "other", "high", "allow_once reject_once", paths=("/tmp/mw-recording/codex/trust-worktree/home/repository",),
+        says="Trusting will apply to the repository root",
+    ),
     "update": Expected("choice", None, "allow_once reject_once reject_once", says="Update available · 0.166.0 → 99"),
 }  # fmt: skip
 EXPECTED = {"claude": CLAUDE, "codex": CODEX}
@@ -260,6 +265,8 @@ def test_an_answer_becomes_keys() -> None:
     assert dialog.keys(Answer("denied", None, "use\nmake")) == (down, down, "\t", "use make", "\r")
     assert see("claude", "fetch").dialog.keys(Answer("denied", None, "no")) == ("3",)
     assert see("claude", "trust").dialog.keys(Answer("granted")) == (f"{down}\r",)
+    trust = see("codex", "trust").dialog
+    assert (trust.keys(Answer("granted")), trust.keys(Answer("denied"))) == (("\r",), (f"{down}\r",))
     assert see("claude", "choice").dialog.keys(Answer("denied")) == ("\x1b",)
 
 

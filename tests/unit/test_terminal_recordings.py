@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from midwatch.agents.terminal.extract import extract_reply
+from midwatch.agents.terminal.extract import extract_reply, has_other_sign
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Watch
@@ -128,3 +128,12 @@ def test_the_echo_of_a_partly_hidden_prompt_is_removed() -> None:
     echo = [f"❯ {shown[0]}", *shown[1:5], "──── (30 lines hidden) ────", *shown[35:]]
     text = "\n".join(["above", *echo, "", "● The reply.", "", "─" * 20, "❯ ", "─" * 20])
     assert extract_reply(text, prompt, PROFILES["claude"]) == "The reply."
+
+
+def test_a_prompt_with_another_sign_gives_no_reply() -> None:
+    earlier = "› My name is Ada.\n\n• noted\n"
+    for sign, other, reply in (("›", False, "all done"), ("»", True, "")):
+        text = f"{earlier}\n{sign} Go on\n\n• all done\n\n› Ask Codex to do anything"
+        assert has_other_sign(text, "Go on", PROFILES["codex"]) is other
+        assert extract_reply(text, "Go on", PROFILES["codex"]) == reply
+    assert not has_other_sign(f"{earlier}\n› Ask Codex", "Go on", PROFILES["codex"]), "it has scrolled off the screen"

@@ -8,6 +8,7 @@ from pathlib import Path
 from agents.scenarios.claude import SCRIPT, TRICK
 from agents.scenarios.common import LONG, PROJECT, RM, call
 from agents.scenarios.scenario import Scenario
+from repositories import a_repository, git
 
 MENU = r"› 1\. "
 PATCH = """apply_patch <<'EOF'
@@ -34,6 +35,15 @@ def _update(home: Path, _: Path, __: str) -> None:
     (home / ".codex" / "version.json").write_text(found)
 
 
+def _repository(_: Path, work: Path, __: str) -> None:
+    git(work, "init", "--quiet")
+
+
+def _worktree(home: Path, work: Path, _: str) -> None:
+    repository = a_repository(home / "repository")
+    git(repository, "worktree", "add", "--quiet", str(work))
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Asking(kind="command", script=shell(cmd="touch made.txt")),
     Asking(kind="long-command", script=shell(cmd=LONG)),
@@ -48,9 +58,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         script=call("exec_command", cmd=PATCH),
     ),
     Asking(kind="update", prepare=_update),
+    Asking(kind="trust", prepare=_repository),
+    Asking(kind="trust-worktree", files={}, prepare=_worktree),
 )
 MISSING: dict[str, str] = {
-    "trust": "codex does not ask if its configuration names a provider",
     "write": "a new file is a patch, see edit",
     "fetch": "codex has no tool that fetches",
     "mcp": "the fake model cannot name a tool of a server the way codex expects it",

@@ -16,7 +16,7 @@ from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines,
 from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.dialog import Dialog
-from midwatch.agents.terminal.extract import extract_reply, find_added, read_lines, read_output
+from midwatch.agents.terminal.extract import extract_reply, find_added, has_other_sign, read_lines, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.sending import clean, empty_box, send
@@ -256,6 +256,11 @@ class TerminalConversation:
                 showing.cancel()
                 with suppress(asyncio.CancelledError):
                     await showing
+            if has_other_sign(read_text(), prompt, live.profile):
+                raise AgentError(
+                    "the screen was not understood: the sign before the prompt is not the one of the profile, so the "
+                    "reply was not found; read it in the terminal, and check `echo` of the profile"
+                )
             self._judge(live, read_lines(read_text(), prompt, live.profile))
             return TurnResult(text=read_reply(), thread_id=self._thread)
         except AgentError:

@@ -124,6 +124,8 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     subject = read_subject(profile, body, "\n".join(rows[first:]), columns)
     if top < hidden:
         subject = subject._replace(certain=False)
+    if subject.arrows:
+        named = tuple(option._replace(keys="".join((*option.moves, "\r"))) for option in named)
     return Dialog(text, named, subject, complete, profile.refuse)
 
 

@@ -16,6 +16,8 @@ HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
 """Text that a program shows instead of the middle of a long prompt."""
 MOST_SHOWN = 100  # lines that are shown at both ends of such a prompt
 RECOGNISED = 12  # characters by which the echo of a prompt is recognised
+OTHER_SIGN = r"\s*[^\w\s]{1,2}\s+"
+"""A sign before an echo that is not the sign of the profile."""
 
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:
@@ -32,6 +34,14 @@ def read_lines(text: str, prompt: str, profile: Profile) -> list[str]:
     if profile.edge:
         lines = [re.sub(profile.edge, "", line) for line in lines]
     return _remove_noise(_cut_box(_skip_echo(lines, prompt, profile), profile), profile)
+
+
+def has_other_sign(text: str, prompt: str, profile: Profile) -> bool:
+    """Return whether the prompt is shown only with another sign than `profile.echo`. Then the reply is not found."""
+    lines = text.split("\n")
+    if not profile.echo or _find_echo(lines, prompt, profile) is not None:
+        return False
+    return _find_echo(lines, prompt, profile.model_copy(update={"echo": OTHER_SIGN})) is not None
 
 
 def read_output(text: str, prompt_line: str, profile: Profile) -> str:
@@ -56,7 +66,7 @@ def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
     """Return the lines after the last echo of the prompt. Without `profile.echo`, the echo is in the first lines."""
     start = _find_echo(lines, prompt, profile) if profile.echo else 0
     if start is None:
-        return lines
+        return [] if has_other_sign("\n".join(lines), prompt, profile) else lines
     end = start + 20 + 2 * prompt.count("\n") + len(prompt) // 10  # enough for the longest echo
     head = "\n".join(lines[start:end])
     if profile.pasted and re.search(profile.pasted, lines[start]):

@@ -85,6 +85,8 @@ class DialogKind(BaseModel):
     """Keys that refuse with a reason, `{why}`, when the pointer is on the choice that means no."""
     gap: int = 0
     """The number of blanks between the sign and the text in a row of a diff."""
+    arrows: bool = False
+    """Whether the numbers of its choices are no keys: arrow keys move the pointer, and Enter selects."""
     answers: dict[str, str] = {}
     """Choices and their keys, if this dialog does not show each choice on a row of its own."""
     proof: Regex = ""

@@ -38,6 +38,7 @@ class Subject(NamedTuple):
     diff: str | None = None
     risk: Risk | None = None
     reason: tuple[str, ...] = ()
+    arrows: bool = False
     readable: bool = False
     certain: bool = False
 
@@ -50,13 +51,14 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
     (kind,) = found
     match = re.fullmatch(kind.shows, text) if kind.shows else None
     if kind.shows and match is None:
-        return Subject(kind.kind, kind.tool or None)
+        return Subject(kind.kind, kind.tool or None, arrows=kind.arrows)
     groups = {name: value for name, value in match.groupdict().items() if value is not None} if match else {}
     subject = Subject(
         kind.kind, tool=groups.get("tool") or kind.tool or None, url=groups.get("url"),
-        diff=_read_diff(groups, kind.gap), risk=kind.risk, reason=kind.reason, readable=True, certain=True,
+        diff=_read_diff(groups, kind.gap), risk=kind.risk, reason=kind.reason, arrows=kind.arrows, readable=True,
+        certain=True,
     )  # fmt: skip
-    unread = Subject(kind.kind, subject.tool)
+    unread = Subject(kind.kind, subject.tool, arrows=kind.arrows)
     if "arguments" in groups:
         return _take_arguments(subject, read_arguments(groups["arguments"], columns))
     if match is not None and "path" in groups:

@@ -22,11 +22,16 @@ DIALOGS = (
         rf"{REASON}  Description: .*\n(?P<path>(?:  Destination: .*\n)+)\n*",
     ),
     DialogKind(heading=r"^  Update available · ", kind="choice"),
+    DialogKind(
+        heading=r"\A\n*  Folder access$", arrows=True,
+        shows=r"\n*  Folder access\n(?:  /.*\n\n  Note: .*\n(?:  (?!/).*\n)*)?  (?P<path>/.*)\n\n"
+        r"  Trust this folder\? .*\n(?:  .*\n)*\n*",
+    ),
 )  # fmt: skip
 """The dialogs of version 0.166.0. Their text is indented, and everything above them begins in the first column.
 
 A change is shown above its dialog. A command can contain tabs, which the screen does not show, but a choice repeats the
-words of the command.
+words of the command. In a worktree, the path is that of the repository: codex trusts the whole of it.
 """
 VERSION = "0.166.0"
 """The version from which the texts below were taken."""
@@ -46,12 +51,12 @@ PROFILE = full_screen(
     thread=r"rollout-.*-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.jsonl",
     ready=r"^›",
     busy=r"esc to interrupt",
-    asking=r"(Press enter to (confirm|continue)|enter continue · esc skip)",
+    asking=r"(Press enter to (confirm|continue)|enter continue · esc (skip|quit))",
     busy_title=BRAILLE,
     asking_title=r"Action Required",
     explicit=True,
     frame=r"\A|^(?!• (Edited|Added|Deleted) )\S.*$",
-    footer=r"(Press enter to (confirm|continue)|enter continue · esc skip)",
+    footer=r"(Press enter to (confirm|continue)|enter continue · esc (skip|quit))",
     refuse=ESCAPE,
     dialogs=DIALOGS,
     echo=r"› ",
