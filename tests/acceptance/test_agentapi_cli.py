@@ -48,11 +48,15 @@ async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) ->
 async def test_a_killed_server_leaves_no_files(tmp_path: Path) -> None:
     leftover, foreign = tmp_path / "midwatch-agentapi-dead", tmp_path / "midwatch-agentapi-link"
     (leftover / "data").mkdir(parents=True)
+    (leftover / ".midwatch-scratch").touch()
+    chosen = tmp_path / "midwatch-agentapi-home"
+    chosen.mkdir()
     foreign.symlink_to(tmp_path)
     async with start_standalone(tmp_path) as server:
         assert not leftover.exists(), "the folder of a dead server stays"
-        assert foreign.is_symlink()
+        assert foreign.is_symlink() and chosen.is_dir(), "a folder with a similar name was removed"
         foreign.unlink()
+        chosen.rmdir()
         async with start_standalone(tmp_path) as other:
             await other.wait_until_stable()
             await server.wait_until_stable()

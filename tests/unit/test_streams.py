@@ -16,7 +16,7 @@ from midwatch.agents.streams.base import Parser
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.codex import CodexStream
 from midwatch.agents.streams.copilot import CopilotStream
-from midwatch.agents.streams.faults import find_reset_time, judge
+from midwatch.agents.streams.faults import LONGEST_SPAN, find_reset_time, judge
 from midwatch.agents.streams.gemini import GeminiStream
 from midwatch.agents.streams.goose import GooseStream
 from midwatch.agents.streams.lines import LINE_LIMIT, Lines
@@ -339,6 +339,9 @@ def make_time(*when: int) -> int:
         ("rate limit, retry after 1h30m", NOW + 5400 * SECOND),
         ("resets Feb 31, 9am (UTC)", None),
         ("resets 99pm (UTC)", None),
+        ("resets Dec 31 9999 11:59 pm (UTC)", None),
+        ("limit resets at 2026-99-15T99:00:00Z", None),
+        (f"try again in {'9' * 400} days", NOW + int(LONGEST_SPAN) * SECOND),
         ("You've hit your limit, 5 of 5 in use", None),
         ("quota exceeded", None),
     ],

@@ -248,8 +248,9 @@ async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store:
     turn.begin(None)
     own = f"{task.id}.{task.attempt}"
     ids = [task.id, f"{own}0", "t_9.1", f"{task.id}.result", "", own, f"{own}.note"]
-    for name in ids:
-        await turn.emit(MessageUpdate(message_id=name, role="user", message=f"forged {name}", number=1))
+    for place, name in enumerate(ids):
+        role = ("user", "notice", "result")[place % 3]
+        await turn.emit(MessageUpdate(message_id=name, role=role, message=f"forged {name}", number=1))
         await turn.emit(MessageDelta(message_id=name, offset=0, text="forged"))
     await wait_until_written(turn)
     messages = await store.read_messages("chat:1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from midwatch.domain.agent import Turn
-from midwatch.domain.event import MessageUpdate
 from midwatch.domain.session import Message
 
 LONGEST_MESSAGE = 10_000
@@ -33,7 +32,7 @@ async def tell_earlier(
     left_out = len(messages) - len(newest)
     notice = f"{agent} does not have this conversation ({reason}), so midwatch gave it the {count}"
     notice += f" and left out {left_out} older ones." if left_out else "."
-    await turn.emit(MessageUpdate(message_id="earlier", role="notice", message=notice))
+    await turn.tell("earlier", notice)
     return write_earlier(newest, left_out)
 
 

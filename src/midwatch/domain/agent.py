@@ -249,6 +249,9 @@ class Turn(ProgramOwner, Protocol):
     async def history(self) -> list[Any]:
         """Return the steps of the earlier turns of this thread, in order."""
 
+    async def tell(self, notice_id: str, text: str) -> None:
+        """Write a notice of midwatch into the session. Only midwatch's own code calls this, never an agent's."""
+
     async def earlier_messages(self) -> list[SessionMessage]:
         """Return the newest messages of people and agents in this session before the prompt, oldest first.
 

@@ -1,7 +1,8 @@
 """Temporary folders that are removed even if the process that uses them is killed.
 
 A folder is locked while its process lives. The guard removes it when the process dies. If the guard was killed, too,
-the next process that makes such a folder removes it, because nobody holds its lock.
+the next process that makes such a folder removes it, because nobody holds its lock. A folder without the file `MARK`
+stays: it has only a similar name, for example a home that a person has chosen.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from midwatch.programs.guard import guard
 
+MARK = ".midwatch-scratch"
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -49,6 +51,7 @@ def _remove_unused(path: str) -> None:
     try:
         if os.fstat(folder).st_uid == os.geteuid():
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.stat(MARK, dir_fd=folder, follow_symlinks=False)
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(folder)
@@ -62,5 +65,6 @@ def _make_folder(prefix: str) -> tuple[Path, int]:
             folder = os.open(path, FOLDER)
             fcntl.flock(folder, fcntl.LOCK_EX)
             if path.exists():
+                (path / MARK).touch()
                 return path, folder
             os.close(folder)

@@ -114,7 +114,14 @@ class LiveTurn:
     # -- the port ------------------------------------------------------------------------------------------------
 
     async def emit(self, payload: Payload) -> None:
-        payload = self._check(payload)
+        await self._emit(self._check(payload))
+
+    async def tell(self, notice_id: str, text: str) -> None:
+        await self._emit(
+            MessageUpdate(message_id=f"{self.task_id}.{self.attempt}.{notice_id}", role="notice", message=text)
+        )
+
+    async def _emit(self, payload: Payload) -> None:
         if isinstance(payload, LlmResponse):
             payload = self._add_cost(payload)
         self._iteration += isinstance(payload, LlmRequest)
@@ -405,8 +412,7 @@ class LiveTurn:
         if not payload.agents:
             raise AgentError(f"an agent cannot emit events of kind {payload.kind}; only midwatch itself emits them.")
         if isinstance(payload, MessageUpdate):
-            role = "notice" if payload.role == "notice" else "agent"
-            return MessageUpdate(message_id=self._message_id(payload), role=role, message=payload.message)
+            return MessageUpdate(message_id=self._message_id(payload), role="agent", message=payload.message)
         if isinstance(payload, MessageDelta):
             return MessageDelta(message_id=self._message_id(payload), offset=payload.offset, text=payload.text)
         return payload

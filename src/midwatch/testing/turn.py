@@ -12,7 +12,7 @@ from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, HandoffError
 from midwatch.base.ids import new_id
 from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
-from midwatch.domain.event import MessageDelta, Payload
+from midwatch.domain.event import MessageDelta, MessageUpdate, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Message, Role, Session, gate_key
 from midwatch.domain.steering import Mode, Steer
@@ -100,6 +100,10 @@ class RecordingTurn:
             raise AgentError(f"an agent may not emit {payload.kind}; only midwatch itself does.")
         self.events.append(payload)
         await self._notify()
+
+    async def tell(self, notice_id: str, text: str) -> None:
+        """Record a notice of midwatch."""
+        await self.emit(MessageUpdate(message_id=notice_id, role="notice", message=text))
 
     async def load_progress(self) -> Any:
         """Return the saved progress."""

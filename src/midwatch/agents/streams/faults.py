@@ -90,6 +90,7 @@ def make_error(fault: Fault, agent: str, sign_in: str) -> AgentError:
     return AgentError(f"{agent} failed: {fault.text}")
 
 
+LONGEST_SPAN = 10 * 365 * 86400.0
 UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 EPOCH = re.compile(r"\|(\d{10})\b")
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])[a-z]*[\s,]*(?:and )?", re.I)
@@ -111,13 +112,20 @@ def find_reset_time(text: str, now: int) -> int | None:
     if match := EPOCH.search(text):
         return int(match[1]) * SECOND
     if match := ISO.search(text):
-        return _microseconds(datetime.fromisoformat(match[0].replace("Z", "+00:00")))
+        return _iso_time(match[0])
     if match := CLOCK.search(text):
         return _clock_time(match, datetime.fromtimestamp(now / SECOND, UTC))
     if match := SPAN.search(text):
         length = sum(float(number) * UNITS[unit.lower()] for number, unit in AMOUNT.findall(match[1]))
-        return now + int(length * SECOND)
+        return now + int(min(length, LONGEST_SPAN) * SECOND)
     return None
+
+
+def _iso_time(text: str) -> int | None:
+    try:
+        return _microseconds(datetime.fromisoformat(text.replace("Z", "+00:00")))
+    except (ValueError, OverflowError):  # such as the 99th month
+        return None
 
 
 def _clock_time(match: re.Match[str], now: datetime) -> int | None:
@@ -134,9 +142,9 @@ def _clock_time(match: re.Match[str], now: datetime) -> int | None:
                 when = when.replace(year=when.year + 1)
         elif when < here - JUST_PAST:
             when += timedelta(days=1)
-    except ValueError:
+        return _microseconds(max(when, here) + CLOCK_ROUNDING)
+    except (ValueError, OverflowError):
         return None
-    return _microseconds(max(when, here) + CLOCK_ROUNDING)
 
 
 def _zone(name: str | None) -> tzinfo | None:

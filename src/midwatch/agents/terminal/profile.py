@@ -28,7 +28,7 @@ def _check_regex(text: str) -> str:
 Regex = Annotated[str, AfterValidator(_check_regex)]
 ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U, RIGHT = "\x1b", "\x03", "\x04", "\x15", "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
-NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
+NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*)$"
 
 
 What = Literal["limit", "auth", "passing", "failed", "error", "stopped", "denied"]

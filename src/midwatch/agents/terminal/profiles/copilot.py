@@ -77,7 +77,7 @@ PROFILE = full_screen(
     echo=r" *[❯>┃] +",
     pasted=r"\[Paste",
     box=r"^╻▄{10,}",
-    edge=r" *(\d\d:\d\d +)?[┃█]$",
+    edge=r"(?<! ) *(\d\d:\d\d +)?[┃█]$",
     noise=r"^ *([◎◉○∙●] (Thinking|Working).*|─{10,}|[▀▄]{10,}|[~/].*|Current +Sessions .*|● MCP Servers .*)$",
     marker=r"^ *● ",
     failure=r"^( ✗ |(?=Please use /login to sign in))",
