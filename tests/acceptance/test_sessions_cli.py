@@ -306,7 +306,7 @@ async def test_run_takes_answers_in_a_terminal(either: Path) -> None:
         assert await screen.wait_for_exit() == 0
     with terminal(either, "run", "demo:ask may you", "--agent", "demo") as screen:
         await screen.wait_for("May it? Type yes or no.")
-        screen.type("no, not today\n")
+        screen.type("n, not today\n")
         await screen.wait_for("answered: no")
         await screen.wait_for("and the answer was: no.")
         assert await screen.wait_for_exit() == 0

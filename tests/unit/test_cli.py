@@ -18,7 +18,7 @@ from midwatch.api.bodies import KeysBody
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.home import Home
-from midwatch.cli import attach, automation, goal, inputs, options, output
+from midwatch.cli import attach, automation, goal, inputs, options, output, questions
 from midwatch.cli.connection import find_attempt_token
 from midwatch.cli.doctor import check_permissions
 from midwatch.cli.events import print_event
@@ -524,3 +524,22 @@ def test_a_large_paste_is_sent_in_pieces() -> None:
     pieces = attach.split_keys(pasted)
     assert "".join(KeysBody(keys=piece).keys for piece in pieces) == pasted
     assert attach.split_keys("") == []
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (
+            ("Yes, proceed (y)", "No, and tell it what to do (esc)"),
+            "Type yes or no. After no you may write the reason.",
+        ),
+        (("Allow once", "Reject"), "Type Allow once or Reject. After Reject you may write the reason."),
+    ],
+)
+def test_yes_and_no_answer_every_question_with_one_choice_for_each(names: tuple[str, str], hint: str) -> None:
+    allow, deny = ({"name": name, "kind": kind} for name, kind in zip(names, questions.ONCE, strict=True))
+    always = {"name": "Yes, always", "kind": "allow_always"}
+    words = dict(questions.short_answers([allow, always, deny]))
+    assert words == {"yes": allow, "y": allow, "no": deny, "n": deny}
+    assert questions.explain_choices([allow, always, deny]) == hint
+    assert questions.short_answers([allow, {"name": "Yes, later", "kind": "allow_once"}, deny]) == []

@@ -17,6 +17,9 @@ from midwatch.cli.output import clean
 if TYPE_CHECKING:
     from midwatch.client import Client
 
+ONCE = ("allow_once", "reject_once")
+"""The kinds of the choices yes and no."""
+
 
 class Questions:
     """The questions that wait for an answer. A typed line answers the oldest of them."""
@@ -37,7 +40,9 @@ class Questions:
         with suppress(MidwatchError):  # then it is shown without its diff
             if question.get("diff_bytes"):
                 lines.append(clean((await self._client.approval(approval_id))["diff"] or ""))
-        separator = "\n  " if len(lines) > 1 else " "
+        if question.get("risk") == "high":
+            lines.append("  risk: high")
+        separator = "\n  " if len(lines) > 1 or "\n" in lines[0] else " "
         self._tell("\n".join(lines) + separator + explain_choices(question["choices"]))
         self._asked.set()
 
@@ -48,12 +53,14 @@ class Questions:
     async def answer(self, line: str) -> bool:
         """Answer the oldest question with a typed line. Return False if no question is open or the line is no answer.
 
-        A line that begins with a choice that denies may contain the reason after it.
+        A line that begins with a choice that denies may contain the reason after it. `yes`, `y`, `no` and `n` are also
+        answers, unless several choices have this meaning.
         """
         for approval_id, choices in self._open.items():
-            for choice in sorted(choices, key=lambda choice: -len(choice["name"])):
-                typed, rest = line[: len(choice["name"])], line[len(choice["name"]) :]
-                if typed.lower() != choice["name"].lower() or (rest and not rest.startswith((" ", ",", ":"))):
+            words = [(choice["name"], choice) for choice in choices] + short_answers(choices)
+            for word, choice in sorted(words, key=lambda pair: -len(pair[0])):
+                typed, rest = line[: len(word)], line[len(word) :]
+                if typed.lower() != word.lower() or (rest and not rest.startswith((" ", ",", ":"))):
                     continue
                 reason = rest.strip(" ,:")
                 if not reason:
@@ -81,8 +88,19 @@ class Questions:
             self._tell(f"The input has ended; answer from another terminal with {commands}.")
 
 
+def short_answers(choices: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the words for yes and no with their choices, if one choice allows once and one denies once."""
+    allowing, denying = ([choice for choice in choices if choice["kind"] == kind] for kind in ONCE)
+    if len(allowing) != 1 or len(denying) != 1:
+        return []
+    return [("yes", allowing[0]), ("y", allowing[0]), ("no", denying[0]), ("n", denying[0])]
+
+
 def explain_choices(choices: Sequence[Mapping[str, Any]]) -> str:
     """Return how to answer a question."""
+    short = short_answers(choices)
+    if short and all(choice["name"].lower().startswith(word) for word, choice in short):
+        return "Type yes or no. After no you may write the reason."
     once = [choice["name"] for choice in choices if choice["kind"].endswith("once")]
     names = clean(" or ".join(once or [choice["name"] for choice in choices]))
     denials = [choice["name"] for choice in choices if choice["kind"].startswith("reject")]
