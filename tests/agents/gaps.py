@@ -10,7 +10,6 @@ PASTES = "the echo of a long prompt is not shown whole, so midwatch does not fin
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
     ("two_tools", "copilot", "terminal"): "the second question of a turn is not closed by the keys of a refusal",
-    ("not_signed_in", "gemini", "terminal"): "without a key it shows a sign-in screen that midwatch does not recognise",
     ("worktree", "codex", "terminal"): "it does not show the prompt in its input box in a git worktree",
     ("renamed_output", "codex", "terminal"): "without the sign of its prompt, the whole screen is taken for the reply",
     ("api_error", "qwen", "terminal"): "it compresses the conversation and goes on after a refused request",
