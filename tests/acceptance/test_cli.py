@@ -501,7 +501,7 @@ def test_a_stream_that_was_not_understood_is_kept_and_told(desk: Desk, tmp_path:
     assert failed["result"].startswith("The tool said: one\ntwo")
     checked = desk("doctor")
     assert checked.returncode == 1
-    told = f"agent claude: 1 of its turns were not understood in the last 7 days, the last: {failed['id']}"
+    told = f"agent claude: 1 of its turns was not understood in the last 7 days, the last: {failed['id']}"
     assert f"bad   {told}" in checked.stdout
     assert "agent claude: version 9.9.9 is newer than 2.1.325, the newest tested one" in checked.stdout
     desk.env["LINES"] = "1000"

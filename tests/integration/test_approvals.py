@@ -317,3 +317,30 @@ async def test_a_configured_function_asks_with_all_details(home: Path, tmp_path:
     async with Runtime.open(settings=settings) as desk:
         task = await desk.tasks.submit("ls", agent="fn", workdir=str(tmp_path))
         assert (await desk.tasks.wait(task.id)).result == "Allow"
+
+
+async def test_a_question_that_the_agent_no_longer_asks_leaves_the_inbox(home: Path) -> None:
+    changed = asyncio.Event()
+
+    async def change_its_mind(turn: Turn) -> str:
+        first = asyncio.create_task(turn.ask(make_question("ls")))
+        await changed.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        return describe_answer(await turn.ask(make_question("pwd")))
+
+    settings = Settings.load(home, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(change_its_mind, terms=TERMS)}) as desk:
+        task = await desk.tasks.submit("go", agent="it")
+        await wait_for_inbox(desk)
+        changed.set()
+
+        async def second() -> Any:
+            return [approval for approval in await desk.approvals.list() if approval.command == "pwd"]
+
+        (approval,) = await until(second)
+        assert [each.command for each in await desk.approvals.list()] == ["pwd"]
+        await desk.approvals.answer(approval.id, grant=True)
+        assert (await desk.tasks.wait(task.id)).result == "granted:Allow"
+        (withdrawn,) = [each for each in await desk.approvals.list(None) if each.command == "ls"]
+        assert (withdrawn.status, withdrawn.why) == ("expired", "the agent no longer asks this")

@@ -369,7 +369,8 @@ async def check_drift(runtime: Runtime) -> list[Finding]:
         tasks = [task for task in misread if task.agent == name]
         done = await runtime.store.list_tasks(TaskFilter(statuses=("done",), agent=name, limit=1))
         state: Literal["warn", "bad"] = "warn" if done and done[0].id > tasks[0].id else "bad"
-        text = f"{len(tasks)} of its turns were not understood in the last {DRIFT_DAYS} days, the last: {tasks[0].id}"
+        count = "1 of its turns was" if len(tasks) == 1 else f"{len(tasks)} of its turns were"
+        text = f"{count} not understood in the last {DRIFT_DAYS} days, the last: {tasks[0].id}"
         remedy = f"update midwatch, or install the version that `midwatch show {tasks[0].id}` names"
         findings.append(Finding(state, f"agent {name}", text, remedy))
     return findings

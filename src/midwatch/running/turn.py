@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from midwatch.base.directories import real_directory
-from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
+from midwatch.base.errors import AgentError, Conflict, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.base.trace import incoming, parse_trace, validate_trace
 from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
-from midwatch.domain.approval import answer_by_rule, answer_of, ask, expire_at_once
+from midwatch.domain.approval import Approval, answer_by_rule, answer_of, ask, expire_at_once, resolve
 from midwatch.domain.budget import Over, Spending
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import (
@@ -280,13 +280,30 @@ class LiveTurn:
             self.asked = True
             asking = announce_status(self.task, "asking", host.clock.now())
             await self._write(replace(changes, events=changes.events + asking))
-            resolved = await self._run.wait_for_answer(approval)
+            try:
+                resolved = await self._run.wait_for_answer(approval)
+            except asyncio.CancelledError:
+                await self._withdraw(approval)
+                raise
         going_on = Update("task", self.task_id, {"wait": None})
         busy = announce_status(self.task, "busy", host.clock.now())
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question has no answer, because the task is being stopped.")
         return answer_of(resolved, question)._replace(by_person=resolved.status != "expired")
+
+    async def _withdraw(self, approval: Approval) -> None:
+        """Expire a question that the agent no longer asks, such as one that was answered in the agent's terminal."""
+        if self._lost or self._run.reason is not None:
+            return  # the end of the attempt expires it
+        now = self._host.clock.now()
+        expired = resolve(approval, "expired", now, why="the agent no longer asks this")
+        going_on = Update("task", self.task_id, {"wait": None})
+        busy = announce_status(self.task, "busy", now)
+        with suppress(Conflict, LeaseLost):  # it was answered at the same time, or the attempt has ended
+            await self._write(
+                replace(expired, fence=self.fence, updates=(*expired.updates, going_on), events=expired.events + busy)
+            )
 
     async def handoff(self) -> Handoff | None:
         return await self._run.delegations.find_source()

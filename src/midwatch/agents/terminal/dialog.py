@@ -95,6 +95,8 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
     The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
     """
     rows = [row.rstrip() for row in shown.rstrip().split("\n")]
+    if profile.edge:  # a scroll bar comes and goes, and is no part of the question
+        rows = [re.sub(profile.edge, "", row) for row in rows]
     if answers := _find_answers(profile, rows):
         first, options = len(rows), tuple((keys, name) for name, keys in answers.items())
         complete = True

@@ -314,7 +314,7 @@ function drawOutput(view, data) {
       view.output.replaceChildren(h("p.faint.none"), h("div.plain-text", { "aria-live": "off" }));
     const [none, text] = view.output.children;
     none.hidden = Boolean(data.partial);
-    setText(none, task.status === "running" ? "No output yet." : "Not started yet.");
+    setText(none, task.status === "running" || task.started_at ? "No output yet." : "Not started yet.");
     grow(text, data.partial ?? "");
   } else if (kind === "result") {
     if (view.output.content === (data.result_html ?? task.result)) return;
