@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from midwatch.base.errors import Conflict
-from midwatch.cli.output import clean, emit, format_changes, format_duration, note, paint, say, shorten
+from midwatch.cli.output import clean, emit, format_changes, format_duration, format_time, note, paint, say, shorten
 from midwatch.cli.questions import Questions, can_answer, forget_typed
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
             percent = f" ({payload['percent']:.0f} %)" if payload.get("percent") is not None else ""
             return f"· {shorten(payload['text'], ARGUMENTS_LENGTH)}{percent}"
         case "task_waiting" if payload["wait"] != "approval":
-            until = f" until {payload['until']}" if payload.get("until") else ""
+            until = f" until {format_time(payload['until'])}" if payload.get("until") else ""
             return f"waits: {payload.get('reason') or payload['wait']}{until}"
         case "task_interrupted" | "task_rescued":
             return f"{kind.removeprefix('task_')}: {payload.get('reason') or payload.get('action')}"

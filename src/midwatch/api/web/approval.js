@@ -28,6 +28,9 @@ function sortChoices({ choices, kind }) {
   return [...choices].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
 }
 
+/** Return whether the question is the text of a terminal's screen that midwatch could not read. */
+const isScreenText = (approval) => approval.risk === "high" && !approval.command && approval.question.includes("\n");
+
 /** Create the card of an open question. */
 function createApprovalCard(approval, { withTask = true, full = false } = {}) {
   const why = h("input.why",
@@ -62,7 +65,7 @@ function createApprovalCard(approval, { withTask = true, full = false } = {}) {
       approval.risk ? h("span.risk", { data: { risk: approval.risk } }, `${approval.risk} risk`) : null,
       taskLine, sessionLine,
       approval.expires_at ? h("span", h("mw-left", { at: approval.expires_at }), " left") : null),
-    h("p.approval-question.plain-text", approval.question),
+    h(`p.approval-question.plain-text${isScreenText(approval) ? ".screen-text" : ""}`, approval.question),
     createRequestDetails(approval),
     h("div.approval-answers.action",
       h("div.approval-buttons", buttons.filter((button) => !button.matches(".always"))), why,
