@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,9 @@ def test_a_command_that_could_hide_a_denied_one_needs_approval(root: Path) -> No
     assert decide_verdict(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
     assert decide_verdict(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
     assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **policy_data) == "ask"
+    unread = replace(run(None), certain=False)  # its kind is unknown, too
+    assert decide_verdict(unread, root, deny=[{"kind": "fetch"}], default="allow") == "ask"
+    assert decide_verdict(unread, root, default="allow") == "allow"
 
 
 def test_a_very_large_request_needs_approval(root: Path) -> None:

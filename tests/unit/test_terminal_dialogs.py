@@ -217,6 +217,17 @@ def test_a_real_dialog_below_a_reply_is_read() -> None:
     assert state == "asking" and dialog.question("/").command == "touch made.txt"
 
 
+def test_no_rule_allows_a_command_with_signs_that_only_look_like_blanks_or_borders() -> None:
+    for command, verdict in (
+        ("git log", "allow"),
+        ("git log\xa0", "ask"),
+        ("git log\u2003", "ask"),
+        ("│ git log", "ask"),
+    ):
+        _, dialog = show("claude", tuple(row.format(command) for row in CLAUDE_DIALOG))
+        assert decide_on(dialog.question("/"), command="git log") == verdict, command
+
+
 @pytest.mark.parametrize(
     "rows",
     [

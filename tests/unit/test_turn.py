@@ -26,6 +26,7 @@ from midwatch.domain.event import (
     ToolExecStart,
 )
 from midwatch.domain.rule import Decision, Judge, Ruling
+from midwatch.domain.session import Message
 from midwatch.domain.store import Store
 from midwatch.domain.task import Claim, Task, guard_ownership
 from midwatch.running.host import Host
@@ -265,6 +266,29 @@ async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store:
         (n, "agent") for n in range(2, 9)
     ]
     assert [event.payload["message_id"] for event in worker.shown] == expected
+
+
+@pytest.mark.parametrize(("agent", "first"), [("demo", "the filtered prompt"), ("other", "a secret")])
+async def test_what_a_transfer_may_have_withheld_is_not_told_later(
+    worker: Worker, store: UnreliableStore, agent: str, first: str
+) -> None:
+    transferred = a_task(
+        session_key="chat:1", cause="handoff", status="done", agent=agent, prompt="the filtered prompt"
+    )
+    said = (
+        ("user", "a secret", "t_0", "t_0"),
+        ("user", "more", transferred.id, "m_1"),
+        ("agent", "hi", transferred.id, ""),
+    )
+    messages = tuple(
+        Message(session_key="chat:1", role=role, text=text, time=1, task_id=task_id, id=name or f"{task_id}.1")  # type: ignore[arg-type]
+        for role, text, task_id, name in said
+    )
+    await store.apply(Changes(records=(transferred,), messages=messages))
+    task = await submit_and_claim(store, session_key="chat:1")  # type: ignore[arg-type]
+    earlier = await worker.turn(task).earlier_messages()
+    assert (earlier[0].text, earlier[-1].text) == (first, "hi")
+    assert any(message.text == "a secret" for message in earlier) is (agent != "demo")
 
 
 async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(

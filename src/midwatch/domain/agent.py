@@ -256,7 +256,8 @@ class Turn(ProgramOwner, Protocol):
         """Return the newest messages of people and agents in this session before the prompt, oldest first.
 
         Messages of earlier attempts of the task are included, but not its prompt. The list is empty for a private
-        session, and for a turn that was handed over: its prompt contains what it may know.
+        session, and for a turn that was handed over: its prompt contains what it may know. If an earlier turn of this
+        agent was handed over in this session, the list begins with the prompt of that turn.
         """
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:

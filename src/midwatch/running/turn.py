@@ -182,13 +182,29 @@ class LiveTurn:
         if not has_conversation(self.task) or self.task.cause == "handoff":
             return []
         own = f"{self.task_id}.{self.attempt}."
+        last = await self._host.store.read_last_messages(self.session_key, MOST_EARLIER)
         return [
             message
-            for message in await self._host.store.read_last_messages(self.session_key, MOST_EARLIER)
+            for message in await self._skip_withheld(last)
             if message.role in ("user", "agent")
             and not f"{message.id}.".startswith(own)
             and not (message.role == "user" and message.task_id == self.task_id)
         ]
+
+    async def _skip_withheld(self, messages: list[Message]) -> list[Message]:
+        """Leave out what was said before this agent got the conversation by a transfer, whose prompt replaces it.
+
+        The transfer may have withheld some of it. The task of a transfer has no prompt among the messages.
+        """
+        prompted = {message.id for message in messages if message.role == "user"}
+        others = {message.task_id: at for at, message in reversed([*enumerate(messages)]) if message.role == "agent"}
+        for task_id, first in sorted(others.items(), key=lambda item: -item[1]):
+            if task_id is None or task_id in prompted:
+                continue
+            task = await self._host.store.get_task(task_id)
+            if task is not None and task.cause == "handoff" and task.agent == self.task.agent:
+                return [prompt_message(task, messages[first].time), *messages[first:]]
+        return messages
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)

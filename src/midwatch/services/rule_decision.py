@@ -105,7 +105,8 @@ def decide(
         for by, pattern, effect in denying:
             if denies(pattern, facts):
                 return Decision("deny", by, effect(pattern))
-        if facts.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
+        named = any(pattern.command or pattern.path for _, pattern, _ in denying)
+        if (facts.doubtful and named) or (denying and not question.certain):
             return Decision("ask")  # it may contain a denied action
         for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(stored_rules, "allow")):
             if allows(pattern, facts):

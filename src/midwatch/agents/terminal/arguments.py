@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-STRING = re.compile(r'"(?:[^"\\\\]|\\\\.)*"')
+WHOLE_STRINGS = re.compile(r'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+')
 
 
 class Arguments(NamedTuple):
@@ -37,15 +37,16 @@ def read_arguments(text: str, columns: int) -> Arguments | None:
 
     A row that ends inside a text was wrapped by the terminal. It was full, so missing columns at its end are blanks.
     """
-    joined = ""
+    joined, filled = "", False
     for row in text.rstrip("\n").split("\n"):
         joined += row
-        if '"' in STRING.sub("", joined.rsplit("\n", 1)[-1]):
+        if WHOLE_STRINGS.fullmatch(joined, joined.rfind("\n") + 1) is None:
             joined += " " * (columns - len(row))
+            filled |= len(row) < columns  # a row from before a resize would get blanks that it did not have
         else:
             joined += "\n"
     try:
         values = json.loads(joined)
     except ValueError:
         return None
-    return Arguments(values, joined.isascii()) if isinstance(values, dict) else None
+    return Arguments(values, joined.isascii() and not filled) if isinstance(values, dict) else None

@@ -375,7 +375,10 @@ class TerminalConversation:
                 self._denied.append(meaning.name_action(dialog.question(self._root), answer))
             keys = live.watch.read_dialog().keys(answer)
             for number, key in enumerate(keys):
-                await asyncio.sleep(KEY_SECONDS if number else 0)  # several keys at once look like pasted text
+                if number:
+                    await asyncio.sleep(KEY_SECONDS)  # several keys at once look like pasted text
+                if closing.done():
+                    break  # a person at the terminal was faster: Enter could answer another question
                 live.type(key)
             if not keys and not answer.granted:
                 raise AgentError(f"this question of the program was not answered: {dialog.text}")

@@ -94,7 +94,7 @@ def read_dialog(profile: Profile, shown: str, columns: int = 120, hidden: int = 
 
     The first `hidden` rows have scrolled off the screen. If the dialog begins in them, its subject is not certain.
     """
-    rows = [row.rstrip() for row in shown.rstrip().split("\n")]
+    rows = [row.rstrip(" ") for row in shown.rstrip(" \n").split("\n")]  # other blanks may be part of a command
     if profile.edge:  # a scroll bar comes and goes, and is no part of the question
         rows = [re.sub(profile.edge, "", row) for row in rows]
     if answers := _find_answers(profile, rows):
@@ -144,7 +144,7 @@ def _find_top(profile: Profile, rows: list[str], end: int) -> int | None:
 
 
 def _remove_border(profile: Profile, row: str) -> str:
-    return re.sub(profile.border, "", row).rstrip() if profile.border else row
+    return re.sub(profile.border, "", row).rstrip(" ") if profile.border else row
 
 
 def _find_answers(profile: Profile, rows: list[str]) -> dict[str, str]:

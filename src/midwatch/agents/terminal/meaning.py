@@ -22,6 +22,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import Answer, Question
 
 LIMIT_PATIENCE = 120.0  # seconds that a program may wait for the end of a usage limit by itself
+MOST_LINES = 100  # lines at the end of a reply in which the message of a failure is searched
 SHOWN = 500  # characters of a text that an error message contains
 FRAMES = "│┃║|╭╮╰╯┌┐└┘─━═╌▄▀"
 SIGNS = "■⬝✕✗⎿●⏺•⚠▸✻✽✶✢·*✳ \xa0"
@@ -72,7 +73,7 @@ def find_in_reply(profile: Profile, lines: Sequence[str], report: Report, *, den
 
 def _last_part(profile: Profile, lines: Sequence[str]) -> str:
     """Return the last part of a reply without its sign, if the part begins with the sign of a failure."""
-    text = "\n".join(line.rstrip() for line in lines)
+    text = "\n".join(line.rstrip() for line in lines[-MOST_LINES:])
     if not profile.failure:
         return ""
     signs = [match.span() for match in re.finditer(profile.failure, text, re.MULTILINE)]

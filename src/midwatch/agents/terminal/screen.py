@@ -97,9 +97,12 @@ class Screen:
         return _bare(self._format(self._rows(first, last, "screen"), unwrap=True)) if first <= last else ""
 
     def tail(self, count: int) -> tuple[str, int]:
-        """Return the last `count` rows, also those that have scrolled off, and how many of them have scrolled off."""
+        """Return the last `count` rows, also those that have scrolled off, and how many of them have scrolled off.
+
+        Blanks other than spaces stay at the ends of the rows, because they could be a part of a command.
+        """
         first = max(self.height - max(count, self.size[1]), 0)
-        text = _bare(self._format(self._rows(first, self.height - 1, "screen")))
+        text = self._format(self._rows(first, self.height - 1, "screen"))
         return text, self.height - self.size[1] - first
 
     def line_to_cursor(self) -> str:

@@ -19,7 +19,7 @@ from midwatch.domain.agent import QuestionKind, Risk
 
 CUT = re.compile(r"…|\+\d+ (more )?lines")
 NUMBERED_ROW = re.compile(r" *(\d+)(?: ([ +-]?)(.*))?")
-FILE_ROW = re.compile(r"\W*(?:(?:Edited|Added|Deleted) )?(\S.*) \(\+\d+ -\d+\)")
+FILE_ROW = re.compile(r"[ •└]*+(?:(?:Edited|Added|Deleted) )?(\S.*) \(\+\d+ -\d+\)")
 GAP = re.compile(r" *(\.\.\.|⋮|…)")
 
 
@@ -71,7 +71,8 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
         joined = join_rows(_split_rows(match, "command", kind), columns - kind.margin)
         if joined is None or CUT.search(joined.text) or len(joined.text) > LONGEST_COMMAND:
             return unread
-        certain = joined.certain and _is_certain(joined.text) and _is_proved(kind, joined.text, choices)
+        plain = joined.certain and match["command"].isascii()
+        certain = plain and _is_certain(joined.text) and _is_proved(kind, joined.text, choices)
         subject = subject._replace(command=joined.text, certain=certain)
     return subject
 
@@ -154,7 +155,7 @@ def _split_rows(match: re.Match[str], group: str, kind: DialogKind) -> list[Row 
 def _is_certain(command: str) -> bool:
     """Return whether no other command looks like this one. A tab in a word would look like blanks."""
     try:
-        return command.isascii() and len(shlex.split(command)) == len(command.split(" "))
+        return len(shlex.split(command)) == len(command.split(" "))
     except ValueError:
         return False
 

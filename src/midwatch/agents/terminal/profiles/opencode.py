@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midwatch.agents.terminal.profile import ESCAPE, RIGHT, DialogKind, Meaning, full_screen
 
-PERMISSION = {"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": RIGHT + RIGHT + "\r"}
+PERMISSION = {"Allow once": "\r", "Allow always": RIGHT + "\r", "Reject": ESCAPE}  # wherever the pointer is
 BUTTONS = r"\n+ +Allow once   Allow always   Reject .*\n*"
 DIFF = r"(?P<diff>(?: *\d+(?: [ +-](?: .*)?)?\n)+)"
 DIALOGS = (
