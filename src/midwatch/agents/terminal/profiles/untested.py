@@ -9,7 +9,7 @@ from midwatch.agents.terminal.profile import ESCAPE, Profile
 UNTESTED: Mapping[str, Profile] = {
     "cursor": Profile(
         argv=("cursor-agent",),
-        ready=r"^ *[│┃]? *→",
+        ready=r"^ *+(?:[│┃] *+)?→",
         busy=r"(ctrl\+c to stop|esc to stop)",
         asking=r"(Run this command\?|\(y\) )",
         settle=0.5,
@@ -26,7 +26,7 @@ UNTESTED: Mapping[str, Profile] = {
     ),
     "auggie": Profile(
         argv=("auggie",),
-        ready=r"^ *[│|]? *[›>]",
+        ready=r"^ *+(?:[│|] *+)?[›>]",
         busy=r"(esc to interrupt|Processing response)",
         settle=0.5,
         interrupt=ESCAPE,
