@@ -40,16 +40,28 @@ async def test_three_turns(known: Known, kind: str, tmp_path: Path) -> None:
         assert "Bonn" in answer
 
 
+SHOWN_RAW = (("qwen", "terminal", "touch unmade.txt"),)
+"""Agents, kinds and commands whose question shows only the text of the dialog: a second dialog of qwen in one turn."""
+
+
+def check_question(rig: Rig, question: Json, command: str) -> None:
+    """Check that a question tells the command, its kind and its risk."""
+    if (rig.known.name, rig.kind, command) in SHOWN_RAW and question["command"] is None:
+        assert command in question["question"] and question["risk"] == "high", question
+        return
+    assert (question["command"], question["kind"], question["risk"]) == (command, "execute", "medium"), question
+    assert len(question["choices"]) >= 2
+
+
 async def answer_two_questions(rig: Rig, key: str) -> Json:
     """Let the agent use two tools in one turn; allow the first, deny the second, and return the task."""
     task_id = await rig.send(key, "[[escalate touch made.txt]] [[escalate touch unmade.txt]] [[say all done]]")
     question = await rig.wait_for_question(task_id)
-    assert "touch made.txt" in (question["command"] or question["question"]), question
-    assert len(question["choices"]) >= 2
+    check_question(rig, question, "touch made.txt")
     assert not (rig.work / "made.txt").exists()
     await rig.client.approve(question["id"])
     question = await rig.wait_for_question(task_id)
-    assert "touch unmade.txt" in (question["command"] or question["question"]), question
+    check_question(rig, question, "touch unmade.txt")
     assert (rig.work / "made.txt").exists()
     denied = await rig.client.deny(question["id"], "not today")
     assert denied["status"] == "denied"
