@@ -11,8 +11,6 @@ COMPRESSES = "it compresses the conversation after a refused request and goes on
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
     ("two_tools", "copilot", "terminal"): "the second question of a turn is not closed by the keys of a refusal",
-    ("not_signed_in", "codex", "acp"): "without a key the adapter gives the error as its answer",
-    ("not_signed_in", "goose", "acp"): "without a provider it says so, and midwatch does not tell how to sign in",
     ("not_signed_in", "gemini", "terminal"): "without a key it shows a sign-in screen that midwatch does not recognise",
     ("worktree", "codex", "terminal"): "it does not show the prompt in its input box in a git worktree",
     ("renamed_output", "codex", "terminal"): "without the sign of its prompt, the whole screen is taken for the reply",
