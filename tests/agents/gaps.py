@@ -7,14 +7,13 @@ CANNOT = {("expiring_question", "headless"): "this kind cannot ask"}
 WAITS = "the program waits for the end of its limit by itself and tells nobody, so the task goes on but is never parked"
 SCROLLS = "the program scrolls a long reply inside its own window, so midwatch reads only the visible part"
 PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
-COMPRESSES = "it compresses the conversation after a refused request and goes on, so the task does not fail"
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
     ("two_tools", "copilot", "terminal"): "the second question of a turn is not closed by the keys of a refusal",
     ("not_signed_in", "gemini", "terminal"): "without a key it shows a sign-in screen that midwatch does not recognise",
     ("worktree", "codex", "terminal"): "it does not show the prompt in its input box in a git worktree",
     ("renamed_output", "codex", "terminal"): "without the sign of its prompt, the whole screen is taken for the reply",
-    **{("api_error", agent, "terminal"): COMPRESSES for agent in ("opencode", "qwen")},
+    ("api_error", "opencode", "terminal"): "it shows an error of the provider like a reply, in a frame without a word",
     **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
     **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
 }

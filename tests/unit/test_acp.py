@@ -801,6 +801,8 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
         await run_turn(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
     with pytest.raises(TransientError, match=r"529.*Overloaded"):
         await run_turn(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
+    with pytest.raises(AgentError, match="failed: Error: 400 The value"):
+        await run_turn(talk, "[[say Error: 400 The value of `messages` is invalid.]]", profile="copilot")
     result, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
     assert result.text == "Error: there is no such file."
 
