@@ -7,12 +7,9 @@ CANNOT = {("expiring_question", "headless"): "this kind cannot ask"}
 WAITS = "the program waits for the end of its limit by itself and tells nobody, so the task goes on but is never parked"
 SCROLLS = "the program scrolls a long reply inside its own window, so midwatch reads only the visible part"
 PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
-COMPRESSES = "it compresses the conversation after a refused request and goes on, so the task does not fail"
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
-    ("not_signed_in", "codex", "acp"): "without a key the adapter gives the error as its answer",
-    ("not_signed_in", "goose", "acp"): "without a provider it says so, and midwatch does not tell how to sign in",
-    **{("api_error", agent, "terminal"): COMPRESSES for agent in ("opencode", "qwen")},
+    ("api_error", "opencode", "terminal"): "it shows an error of the provider like a reply, in a frame without a word",
     **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
     **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
 }

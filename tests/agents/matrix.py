@@ -31,7 +31,7 @@ CASES = {
     "agentapi_client": "a client of agentapi",
 }
 """The name of each test without `test_`, and its title in the tables."""
-ON_SCREENS = ("api_error", "long_reply", "repeated_prompts", "agentapi_client")
+ON_SCREENS = ("long_reply", "repeated_prompts", "agentapi_client")
 """Cases of terminals alone."""
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
 MARKED = re.compile(r"(<!-- matrix -->\n).*?(<!-- end of matrix -->)", re.DOTALL)

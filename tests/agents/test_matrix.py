@@ -40,15 +40,8 @@ async def test_three_turns(known: Known, kind: str, tmp_path: Path) -> None:
         assert "Bonn" in answer
 
 
-SHOWN_RAW = (("qwen", "terminal", "touch unmade.txt"),)
-"""Agents, kinds and commands whose question shows only the text of the dialog: a second dialog of qwen in one turn."""
-
-
 def check_question(rig: Rig, question: Json, command: str) -> None:
     """Check that a question tells the command, its kind and its risk."""
-    if (rig.known.name, rig.kind, command) in SHOWN_RAW and question["command"] is None:
-        assert command in question["question"] and question["risk"] == "high", question
-        return
     assert (question["command"], question["kind"], question["risk"]) == (command, "execute", "medium"), question
     assert len(question["choices"]) >= 2
 

@@ -35,6 +35,8 @@ EXCEEDED = {
     "limit": "This request would exceed your account's rate limit.",
     "quota": "You exceeded your current quota, please check your plan and billing details.",
 }
+FAILURES = {"400": "The value of `messages` is invalid.", "529": "Overloaded"}
+"""Texts of errors by status."""
 TOO_LONG = (
     "prompt is too long: {0} tokens > {1} maximum; this model's maximum context length is {1} tokens; "
     "the input token count ({0}) exceeds the maximum number of tokens allowed ({1})"
@@ -101,7 +103,7 @@ class Model:
             elif command.verb == "fail":
                 status, count, name = command.words(3)
                 if self._is_early(count, name):
-                    raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
+                    raise Refused(int(status), FAILURES.get(status, "Internal server error"))
             elif command.verb == "window" and request.size > int(command.rest):
                 raise Refused(400, TOO_LONG.format(request.size, command.rest))
 

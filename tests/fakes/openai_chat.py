@@ -98,7 +98,7 @@ async def stream(request: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIter
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
     """Return headers and body of an error; `reset` is the end of a usage limit."""
     kinds = {
-        400: ("invalid_request_error", "context_length_exceeded"),
+        400: ("invalid_request_error", "context_length_exceeded" if "context length" in text else "invalid_value"),
         401: ("invalid_request_error", "invalid_api_key"),
         404: ("invalid_request_error", "model_not_found"),
         429: ("requests", "rate_limit_exceeded"),

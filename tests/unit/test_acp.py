@@ -20,7 +20,7 @@ from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.kind import AcpAgent
 from midwatch.agents.acp.link import LONGEST_LINE, Link
 from midwatch.agents.acp.options import ProfileName
-from midwatch.agents.acp.outcome import make_blocks
+from midwatch.agents.acp.outcome import judge_answer, make_blocks
 from midwatch.agents.acp.profiles import PROFILES
 from midwatch.agents.acp.questions import Option, choose_option, find_command, make_question, read_options
 from midwatch.agents.acp.settings import make_call, read_offer
@@ -801,8 +801,76 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
         await run_turn(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
     with pytest.raises(TransientError, match=r"529.*Overloaded"):
         await run_turn(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
+    with pytest.raises(AgentError, match="failed: Error: 400 The value"):
+        await run_turn(talk, "[[say Error: 400 The value of `messages` is invalid.]]", profile="copilot")
     result, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
     assert result.text == "Error: there is no such file."
+
+
+def judge_updates(name: str, *updates: dict[str, Any]) -> TurnResult:
+    """Return the result of a turn of a known agent with these updates."""
+    transcript = Transcript("m", PROFILES[name].asides)
+    for update in updates:
+        transcript.update(update)
+    answer = {"stopReason": "end_turn"}
+    return judge_answer(name, PROFILES[name], answer, transcript, stopped=False, now=0)[0]
+
+
+def piece(text: str, id: str | None = None) -> dict[str, Any]:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    return update if id is None else {**update, "messageId": id}
+
+
+def status(type: str) -> dict[str, Any]:
+    return {"sessionUpdate": "session_info_update", "_meta": {"codex": {"threadStatus": {"type": type}}}}
+
+
+def test_a_failed_thread_of_codex_is_an_error() -> None:
+    """These are the updates of codex-acp 2.6.0."""
+    refused = '{"error":{"message":"No such tool.","type":"invalid_request_error","param":null,"code":null}}\n\n'
+    active, broken = status("active"), status("systemError")
+    with pytest.raises(AgentError, match=r"^codex failed: No such tool\.$"):
+        judge_updates("codex", active, piece("I begin. ", "msg_1"), broken, piece(refused))
+    with pytest.raises(NotSignedIn, match=r"FAKE_API_KEY.*codex login"):
+        judge_updates("codex", active, broken, piece("Missing environment variable: `FAKE_API_KEY`.\n\n"))
+    with pytest.raises(AgentError, match="no reason was given"):
+        judge_updates("codex", active, piece("I begin. ", "msg_1"), broken)
+    assert judge_updates("codex", active, piece(refused, "msg_1"), status("idle")).text == refused.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "own", "of_model"),
+    [
+        ("claude", "API Error: 401 Unauthorized", "27423806-34b7-46c0-a5df-a58de295e75a", "msg_1794990393771721791"),
+        (
+            "goose",
+            "Ran into this error: Authentication failed.",
+            "msg_e9f69800-9b59-400d-be84-1bc86abba212",
+            "chatcmpl-1",
+        ),
+    ],
+)
+def test_an_error_that_the_model_quotes_is_an_answer(name: str, text: str, own: str, of_model: str) -> None:
+    assert judge_updates(name, piece(text, of_model)).text == text
+    for id in (own, None):
+        with pytest.raises(NotSignedIn):
+            judge_updates(name, piece(text, id))
+
+
+def test_goose_without_any_answer_failed() -> None:
+    usage = {"sessionUpdate": "usage_update", "used": 135, "size": 128000}
+    with pytest.raises(AgentError, match="goose failed without an answer: its provider refused the request"):
+        judge_updates("goose", usage)
+    tool = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "ls", "status": "completed"}
+    assert judge_updates("goose", tool).outcome == "ok"
+
+
+def test_goose_without_a_provider_tells_how_to_sign_in() -> None:
+    sign_in = PROFILES["goose"].program.sign_in
+    error = convert_fault(
+        "goose", -32603, "Internal error", "Error getting agent reply: Provider not set", 0, sign_in=sign_in
+    )
+    assert isinstance(error, NotSignedIn) and sign_in in str(error)
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,11 @@ async def test_an_overloaded_provider_is_a_temporary_failure(name: str, code: in
     assert bool(list_faults(turn, "llm")) == (name != "goose")
 
 
+async def test_goose_that_cannot_continue_failed() -> None:
+    result = await run(make_player("goose", "too_long", 0), RecordingTurn())
+    assert result.outcome == "error" and "Unable to continue: Context limit still exceeded" in (result.error or "")
+
+
 async def test_a_stream_without_a_result_was_not_understood() -> None:
     turn = RecordingTurn()
     result = await run(agent("codex", "cut", recording_path("codex", "work"), "4"), turn)

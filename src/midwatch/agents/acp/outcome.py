@@ -142,9 +142,10 @@ def judge_answer(
         return TurnResult(outcome="error", error=why), messages
     if reason in EARLY:
         return TurnResult(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}."), messages
-    certain = any(pattern.fullmatch(text) for pattern in profile.faults)
+    certain = transcript.failed or profile.is_fault(text, transcript.part)
     if certain or any(pattern.fullmatch(text) for pattern in profile.doubtful):
-        problem = convert_fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
+        error = "" if transcript.failed and not transcript.spoke_last else text
+        problem = convert_fault(agent, 0, "", error, now, sign_in=profile.program.sign_in)
         if certain or type(problem) is not AgentError:
             raise problem
     if denied and not transcript.spoke_last:
@@ -155,6 +156,8 @@ def judge_answer(
         program, why = profile.argv[0] if profile.argv else agent, f"it has no text; {drift}"
         problem = make_drift_error(program, version, profile.versions, why)
         return TurnResult(text=printed, outcome="error", error=str(problem)), []
+    if profile.no_text and not text and not transcript.tools:
+        raise AgentError(f"{agent} failed without an answer: {profile.no_text}; shorten it or begin a new session.")
     if transcript.drift.missing:
         messages = [AgentFault(message=f"a part of what {agent} sent {MARK}: {drift}", level="warning")]
         return TurnResult(text=text), messages

@@ -23,6 +23,8 @@ class Profile:
     model_argument: str | None = None  # option for the model, for agents that accept a model too late over the protocol
     asides: tuple[re.Pattern[str], ...] = ()  # pieces of text that are not part of an answer
     faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
+    own_ids: re.Pattern[str] | None = None  # ids of messages that the program wrote, not its model; None if unknown
+    no_text: str = ""  # why a turn ends without any text or tool call, if this is always a failure
     doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error only if they contain a known fault
     own_files: bool = False  # whether it opens files itself, because it misunderstands the error for a missing file
     log: Callable[[], Parser] | None = (
@@ -32,10 +34,19 @@ class Profile:
     versions: Versions | None = None  # versions of the agent or its adapter that midwatch was tested with
     running_total: bool = False  # whether the reported tokens are those of all turns so far
 
+    def is_fault(self, text: str, message_id: str | None) -> bool:
+        """Return whether an answer is the text of an error. A model that only quotes an error has its own ids."""
+        if message_id and self.own_ids and not self.own_ids.fullmatch(message_id):
+            return False
+        return any(pattern.fullmatch(text) for pattern in self.faults)
+
     @property
     def install(self) -> str:
         """The command that installs the agent or its adapter."""
         return self.adapter or self.program.install
+
+
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def _patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
@@ -49,6 +60,7 @@ _ALL = (
         adapter="npm install -g @agentclientprotocol/claude-agent-acp",
         mode="default",
         faults=_patterns(r"API Error: .*", r"Not logged in.*"),
+        own_ids=re.compile(UUID),
         versions=Versions("0.99.0", "0.99.0"),
     ),
     Profile(
@@ -83,6 +95,8 @@ _ALL = (
         argv=("goose", "acp"),
         mode="approve",
         faults=_patterns(r"(.*\n)?Ran into this error: .*"),
+        own_ids=re.compile(f"msg_{UUID}"),
+        no_text="its provider refused the request, perhaps because the conversation is too long",
         versions=Versions("1.52.0", "1.52.0"),
     ),
     Profile(
@@ -97,7 +111,7 @@ _ALL = (
         program=KNOWN["copilot"],
         argv=("copilot", "--acp"),
         asides=_patterns(r"Info: .*"),
-        faults=_patterns(r".*\bError: Failed to get response from the AI model.*"),
+        faults=_patterns(r".*\bError: Failed to get response from the AI model.*", r"Error: [45]\d\d .*"),
         doubtful=_patterns(r"Error: .*"),
         running_total=True,
         versions=Versions("1.0.102", "1.0.102"),

@@ -88,6 +88,7 @@ class Transcript:
         self.usage: dict[str, int] = {}
         self.model: str | None = None
         self.drift = Drift(WORDS)
+        self.failed = False  # whether the agent reports that its work failed; its last text is then the error
         self.reasons: list[tuple[str, str]] = []  # denied actions and a person's reasons, which the agent does not know
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
@@ -108,6 +109,11 @@ class Transcript:
     def spoke_last(self) -> bool:
         """Whether there is text after the last tool call."""
         return self._text is not None and bool(self._text.full_text().strip())
+
+    @property
+    def part(self) -> str | None:
+        """The agent's own id of its last message, if it sent one."""
+        return self._part if self._text else None
 
     @property
     def last_id(self) -> str:
@@ -170,6 +176,7 @@ class Transcript:
 
     def _update(self, update: Json) -> Iterator[Payload]:
         if update.get("sessionUpdate") in IGNORED:
+            yield from self._note_status(update)
             return
         self.drift.count(update)
         match update.get("sessionUpdate"):
@@ -183,6 +190,14 @@ class Transcript:
                 yield from self._tool(update)
             case None:
                 self.drift.miss("sessionUpdate")
+
+    def _note_status(self, update: Json) -> Iterator[Payload]:
+        """Note whether the agent's work failed. Text after a failure begins a new message."""
+        status = get_text(update, "_meta", "codex", "threadStatus", "type")
+        if status:
+            self.failed = status == "systemError"
+        if self.failed and status:
+            yield from self._break()
 
     def _add_text(self, update: Json) -> Iterator[Payload]:
         yield from self._add_usage(update)

@@ -46,7 +46,7 @@ PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
         r"\b401\b", "unauthori[sz]ed", "invalid (x-)?api[ _-]?key", "incorrect api key", "api_key_invalid",
         "authenticat", "not (logged|signed) in", r"/login\b", "log ?in (again|required)",
         "missing (api key|environment variable)", r"must specify the \w*key", "no credentials", "token (has )?expired",
-        "unknown provider", "no provider configured",
+        "unknown provider", "no provider configured", "provider not set",
     ),
     "passing": (
         r"\b(500|502|503|504|529)\b", "overloaded", "high demand", "server error", "temporar", "unavailable", "econn",

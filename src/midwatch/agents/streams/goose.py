@@ -11,7 +11,7 @@ from midwatch.agents.streams.drift import Versions, Words
 from midwatch.agents.streams.reading import get_count, get_dict, get_dicts, get_text, join_text
 
 ERROR_PREFIX = "Ran into this error:"
-
+GAVE_UP = "Unable to continue:"  # the beginning of the notice that no answer will come
 
 WORDS = Words.of(
     "agentVisible cache_read_input_tokens cache_write_input_tokens content created error id inference input_tokens "
@@ -73,7 +73,8 @@ class GooseStream(Parser):
             case "error":
                 yield self._failure(self.drift.need_text(block, "message"))
             case "systemNotification":
-                yield steps.Note(get_text(block, "msg"))
+                notice = get_text(block, "msg")
+                yield self._failure(notice) if notice.startswith(GAVE_UP) else steps.Note(notice)
             case "toolRequest":
                 call = get_dict(block, "toolCall", "value")
                 name = get_text(call, "name") or "a tool"
