@@ -240,7 +240,7 @@ class TerminalConversation:
             return extract_reply(read_text(), prompt, live.profile)
 
         try:
-            await send(live, prompt)  # earlier text on the screen is not part of the reply
+            await self._send(live, prompt)  # earlier text on the screen is not part of the reply
             self._new = False
             showing = asyncio.create_task(self._show_reply(turn, live, read_reply))
             try:
@@ -270,6 +270,15 @@ class TerminalConversation:
             live.record(False)
             line = live.watch.prompt_line.rstrip()
             self._shown_at_end = read_output(live.screen.read(), line, live.profile), line
+
+    async def _send(self, live: Live, prompt: str) -> None:
+        """Type the prompt. If a sign-in screen or a limit has appeared meanwhile, raise its error instead."""
+        try:
+            await send(live, prompt)
+        except AgentError:
+            if found := meaning.find_on_screen(live.profile, live.watch.shown):
+                raise await self._stop(live, found) from None
+            raise
 
     def _judge(self, live: Live, lines: list[str]) -> None:
         """Raise the error of a turn whose reply ends with the message of a failure."""
