@@ -19,7 +19,7 @@ import pytest
 from midwatch.agents.known import KNOWN
 from midwatch.agents.registry import build
 from midwatch.agents.streams.faults import NotSignedIn
-from midwatch.agents.terminal import meaning
+from midwatch.agents.terminal import meaning, sending
 from midwatch.agents.terminal.extract import read_lines
 from midwatch.agents.terminal.profiles import PROFILES, SOURCES
 from midwatch.agents.terminal.screen import Screen
@@ -235,6 +235,13 @@ PROGRAM = r"""
 import sys
 print(sys.argv[1], flush=True)
 if "LOGIN" in sys.argv[1]: input()
+if "late" in sys.argv[1]:
+    import tty
+    tty.setcbreak(0)
+    print("> ", end="", flush=True)
+    sys.stdin.read(1)
+    print("\x1b[2J\x1b[HLOGIN SCREEN", flush=True)
+    sys.stdin.read()
 while True:
     said = input("> ")
     if said == "quota": print("! quota exceeded, try again in 2 hours")
@@ -254,7 +261,7 @@ MEANINGS = [
 ]
 
 
-def small_agent(banner: str = "hello") -> Any:
+def small_agent(banner: str = "hello", **more: str) -> Any:
     options = {
         "prompt": "^> $",
         "box": "^> ?$",
@@ -264,7 +271,7 @@ def small_agent(banner: str = "hello") -> Any:
     }
     answers = {"yes": "y\r", "no": "n\r"}
     argv = [sys.executable, "-c", PROGRAM, banner]
-    return build("x", "terminal", {"argv": argv, "answers": answers, "meanings": MEANINGS, **options})
+    return build("x", "terminal", {"argv": argv, "answers": answers, "meanings": MEANINGS, **options, **more})
 
 
 @pytest.mark.slow
@@ -300,5 +307,18 @@ async def test_a_sign_in_screen_fails_the_turn_at_once() -> None:
             with pytest.raises(NotSignedIn, match="sign in with its own program"):
                 await talk.turn(turn)
         assert not turn.asked
+    finally:
+        await talk.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_process_is_left")
+async def test_a_sign_in_screen_that_appears_while_the_prompt_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "ECHO_SECONDS", 1.0)
+    talk = await small_agent("late", busy="^working$").open(RecordingTurn().session())
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(NotSignedIn, match="sign in with its own program"):
+                await talk.turn(RecordingTurn("hello"))
     finally:
         await talk.close()
