@@ -58,6 +58,7 @@ EVENT_TEXTS = [
     *(f"{group} {name}" for group, names in GROUPS.items() for name in names),
 ]
 DOCS = Path(__file__).parents[2] / "docs"
+LATER = "2026-11-18T09:00:00Z"
 
 
 def test_help_lists_every_command(capsys) -> None:
@@ -314,7 +315,11 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
         ("tool_exec_start", {"tool": "odd", "arguments": {"id": 1}, "title": "odd"}, "→ odd {'id': 1}"),
         ("tool_exec_end", {"tool": "sh", "is_error": True, "duration": 0.25}, "← sh failed in 0.2s"),
         ("task_progress", {"text": "half", "percent": 50.0}, "· half (50 %)"),
-        ("task_waiting", {"wait": "backoff", "until": "T", "reason": None}, "waits: backoff until T"),
+        (
+            "task_waiting",
+            {"wait": "backoff", "until": LATER, "reason": None},
+            f"waits: backoff until {output.format_time(LATER)}",
+        ),
         ("task_waiting", {"wait": "approval"}, None),
         ("error", {"stage": "x", "message": "boom"}, "! boom"),
         ("turn_end", {"status": "completed"}, None),
