@@ -433,7 +433,7 @@ async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(s
     results = await asyncio.gather(*(store.apply(c) for c in changes), return_exceptions=True)
     assert [type(r) for r in results] == [type(None), Conflict, type(None)]
     texts = [e.payload["text"] for e in await store.read_events(0, EventFilter(kinds=("task_progress",)))]
-    assert texts == ["one", "two"]
+    assert sorted(texts) == ["one", "two"]  # their order is free
     assert await store.get_session("never") is None
 
 
