@@ -9,7 +9,7 @@ SCROLLS = "the program scrolls a long reply inside its own window, so midwatch r
 PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
-    ("api_error", "opencode", "terminal"): "it shows an error of the provider like a reply, in a frame without a word",
+    ("api_error", "opencode", "terminal"): "it shows an error of the provider in the frame of a reply, as if it were one",
     **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
     **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
 }
