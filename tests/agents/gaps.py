@@ -7,9 +7,10 @@ CANNOT = {("expiring_question", "headless"): "this kind cannot ask"}
 WAITS = "the program waits for the end of its limit by itself and tells nobody, so the task goes on but is never parked"
 SCROLLS = "the program scrolls a long reply inside its own window, so midwatch reads only the visible part"
 PASTES = "the echo of a long prompt is not shown whole, so midwatch does not find where the reply begins"
+FRAMES = "the program shows an error of the provider in the same frame as a reply, so midwatch cannot tell them apart"
 GAPS = {
     ("usage_limit", "qwen", "terminal"): WAITS,
-    ("api_error", "opencode", "terminal"): "it shows an error of the provider in the frame of a reply, as if it were one",
+    ("api_error", "opencode", "terminal"): FRAMES,
     **{("long_reply", agent, "terminal"): SCROLLS for agent in ("opencode", "qwen", "copilot")},
     **{("repeated_prompts", agent, "terminal"): PASTES for agent in ("opencode", "qwen", "copilot")},
 }
