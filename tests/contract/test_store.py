@@ -401,9 +401,9 @@ async def test_a_write_of_an_older_attempt_is_refused_as_a_whole(store: Store) -
 async def test_a_finished_task_accepts_no_write(store: Store) -> None:
     task = await submit_and_claim(store)
     done = end(task, CLOCK.now(), outcome="ok", result="x")[1]
-    await store.apply(replace(done, fence=fence(task)))
+    await store.apply(done._replace(fence=fence(task)))
     with pytest.raises(LeaseLost):
-        await store.apply(replace(done, fence=fence(task)))
+        await store.apply(done._replace(fence=fence(task)))
     with pytest.raises(Conflict):
         await store.apply(done)
     assert len(await store.read_events(0, EventFilter(kinds=("task_finished",)))) == 1
@@ -413,7 +413,7 @@ async def test_a_concurrent_stop_is_a_conflict_not_a_lost_lease(store: Store) ->
     task = await submit_and_claim(store)
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     with pytest.raises(Conflict):
-        await store.apply(replace(end(task, CLOCK.now(), outcome="ok", result="x")[1], fence=fence(task)))
+        await store.apply(end(task, CLOCK.now(), outcome="ok", result="x")[1]._replace(fence=fence(task)))
     stored_task = await store.get_task(task.id)
     assert stored_task is not None and stored_task.status == "running"
 
@@ -443,8 +443,8 @@ async def test_only_transitions_of_the_table_are_allowed(store: Store, status: s
     task = await _in_state(store, status)
     steps = {
         "running": claim_tasks(store),
-        "done": store.apply(replace(end(task, 1, outcome="ok", result="")[1], fence=fence(task))),
-        "failed": store.apply(replace(end(task, 1, outcome="error", error="")[1], fence=fence(task))),
+        "done": store.apply(end(task, 1, outcome="ok", result="")[1]._replace(fence=fence(task))),
+        "failed": store.apply(end(task, 1, outcome="error", error="")[1]._replace(fence=fence(task))),
         "cancelled": store.apply(end(task, 1, outcome="cancelled")[1]),
     }
     for target, step in steps.items():

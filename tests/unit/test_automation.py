@@ -426,7 +426,7 @@ async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -
     assert stored is not None
     await store.apply(rules.pause_automation(stored, NOW, "a holiday", "ann"))
     done, step = end(task, NOW, outcome="ok", result="found it")
-    step = replace(step, fence=fence(task))
+    step = step._replace(fence=fence(task))
     with pytest.raises(Conflict):  # a conflict, not a lost lease: the worker computes the end again
         await store.apply(step.plus(rules.settle(stored, done, NOW)))
     still = await store.get_task(task.id)

@@ -570,5 +570,5 @@ async def test_an_end_computed_before_a_stop_request_is_refused(memory: Store, t
     computed = end(busy, CLOCK.now(), outcome="ok", result="x")[1]
     await tasks.cancel(busy.id)
     with pytest.raises(Conflict):
-        await memory.apply(replace(computed, fence=fence(busy)))
+        await memory.apply(computed._replace(fence=fence(busy)))
     assert (await memory.claim(claim_request(), CLOCK.now())).taken == []

@@ -35,6 +35,9 @@ class ContainExit:
         raise ForeignExit(f"{self._what} raised {describe_source(problem)}; only this call ended.") from problem
 
 
+AGENT = ContainExit("the agent")
+
+
 def describe_source(problem: BaseException) -> str:
     """Return the type and the source line of an error. Its text is left out, because it may contain secrets."""
     frames = traceback.extract_tb(problem.__traceback__)[-1:]

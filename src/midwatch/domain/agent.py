@@ -42,8 +42,13 @@ class Usage:
 
     def data(self) -> dict[str, Any] | None:
         """Return the figures that the agent reported, or None if it reported none."""
+        if self is UNKNOWN_USAGE:
+            return None
         figures = {name: getattr(self, name) for name in USAGE_FIGURES}
         return {name: value for name, value in figures.items() if value is not None} or None
+
+
+UNKNOWN_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ class TurnResult:
     outcome: Outcome = "ok"
     error: str | None = None
     thread_id: str | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = UNKNOWN_USAGE
     iterations: int | None = None
     transfer: Transfer | None = None
     stuck: bool = False

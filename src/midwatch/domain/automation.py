@@ -310,7 +310,7 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
 def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
     """Pause an automation that cannot run, and send a notice to its route."""
     notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
-    return replace(pause_automation(automation, now, why, None), deliveries=notice)
+    return pause_automation(automation, now, why, None)._replace(deliveries=notice)
 
 
 def pause_for_closed_session(automation: Automation, now: int) -> Changes:

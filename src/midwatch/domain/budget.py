@@ -44,7 +44,7 @@ class Spending(NamedTuple):
     def of(cls, usage: Mapping[str, Any] | None) -> Spending:
         """Return the spending that a usage reports."""
         if not usage:
-            return cls()
+            return NOTHING
         tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
         usd = _figure(usage.get("cost_usd")) or _figure(usage.get("usd"))
         steps, seconds = int(_figure(usage.get("steps"))), _figure(usage.get("seconds"))
@@ -53,6 +53,9 @@ class Spending(NamedTuple):
     def plus(self, other: Spending) -> Spending:
         """Return the sum of this spending and `other`."""
         return Spending(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+NOTHING = Spending()
 
 
 class Over(NamedTuple):
@@ -88,7 +91,7 @@ class Budget(NamedTuple):
     def from_data(cls, data: object, field: str = "budget") -> Budget:
         """Read the budget from a request, or raise InvalidInput. The value of `seconds` may be text such as 10m."""
         if data is None:
-            return cls()
+            return NO_LIMITS
         if not isinstance(data, Mapping):
             raise InvalidInput("a budget must be an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
         if unknown := sorted(str(name) for name in set(data) - set(NAMES)):
@@ -113,13 +116,13 @@ class Budget(NamedTuple):
     def from_record(cls, data: Mapping[str, Any] | None) -> Budget:
         """Read the budget from a record; a value that is not valid counts as no limit."""
         if not data:
-            return cls()
+            return NO_LIMITS
         figures = {name: _figure(data.get(name)) for name in NAMES}
         return cls(**{name: int(most) if name in WHOLE else most for name, most in figures.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:
         """Return the limits as JSON, or None if the budget has no limits."""
-        return {name: most for name, most in zip(NAMES, self, strict=True) if most is not None} or None
+        return dict(self._limits()) or None if self is not NO_LIMITS else None
 
     def text(self) -> str:
         """Return the limits as text, in the form that `parse` reads."""
@@ -134,6 +137,8 @@ class Budget(NamedTuple):
 
     def override_with(self, other: Budget) -> Budget:
         """Return the limits of `other`, and the limits of this budget for amounts that `other` does not limit."""
+        if other is NO_LIMITS:
+            return self
         return Budget(*(mine if theirs is None else theirs for mine, theirs in zip(self, other, strict=True)))
 
     def within(self, other: Budget) -> Budget:
@@ -150,6 +155,9 @@ class Budget(NamedTuple):
 
     def _limits(self) -> list[tuple[Name, float]]:
         return [(name, most) for name, most in zip(NAMES, self, strict=True) if most is not None]
+
+
+NO_LIMITS = Budget()
 
 
 def _limit(name: str, value: Any, field: str) -> Any:
@@ -253,7 +261,7 @@ class Meter:
         self.scope = scope
         self.earlier = Spending.of(usage)
         self.before = Spending.of((budget or {}).get(BEFORE))
-        self._limited = bool(self.budget.data())
+        self._limited = self.budget != NO_LIMITS
         self._worked = worked
         self._reported: dict[str, Any] = {}
         self._steps = 0

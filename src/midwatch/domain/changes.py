@@ -6,7 +6,7 @@ A service computes a step without reading or writing anything else, and the stor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.domain.channel import Delivery
@@ -32,18 +32,16 @@ class Record(Protocol):
         """Return the name of the record's table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """Set `fields` of one record, but only if every field in `guard` still has the value that `guard` gives."""
 
     noun: str
     id: str
     fields: Mapping[str, Any]
-    guard: Mapping[str, Any] = field(default_factory=dict)
+    guard: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(NamedTuple):
     """One step: it is written in one transaction, completely or not at all.
 
     If the fence fails, the store raises LeaseLost; if a guard fails, it raises Conflict. A delivery that exists already
@@ -61,10 +59,10 @@ class Changes:
 
     def plus(self, more: Changes) -> Changes:
         """Return this step and `more` as one step, with the fence of this step."""
-        return Changes(fence=self.fence, **{name: getattr(self, name) + getattr(more, name) for name in _PARTS})
-
-
-_PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")
+        return Changes(
+            self.fence, self.updates + more.updates, self.records + more.records, self.sessions + more.sessions,
+            self.messages + more.messages, self.deliveries + more.deliveries, self.events + more.events,
+        )  # fmt: skip
 
 
 class RevisedRecord(Record, Protocol):

@@ -482,7 +482,7 @@ def _write_with_notice(
     goal: Goal, payload: Payload, now: int, actor: str | None, fields: dict[str, Any], notice: str, text: str
 ) -> Changes:
     step = change_record(goal, payload, now, actor, **fields)
-    return replace(step, deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
+    return step._replace(deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
 
 
 def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:

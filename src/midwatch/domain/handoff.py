@@ -482,8 +482,8 @@ def merge_steps(parts: Sequence[Changes]) -> Changes:
         return first
     for step in others:
         record = replace(record, **step.updates[0].fields)
-        first = first.plus(replace(step, updates=step.updates[1:]))
-    return replace(first, records=(record, *first.records[1:]))
+        first = first.plus(step._replace(updates=step.updates[1:]))
+    return first._replace(records=(record, *first.records[1:]))
 
 
 def forget_name(handoff: Handoff) -> Changes:

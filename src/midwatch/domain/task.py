@@ -205,6 +205,17 @@ class Task(NamedTuple):
         }
 
 
+PLACES: Mapping[str, int] = {name: place for place, name in enumerate(Task._fields)}
+
+
+def change(task: Task, fields: Mapping[str, Any]) -> Task:
+    """Return the task with new values of some fields. For a record with so many fields `_replace` is slower."""
+    values = list(task)
+    for name, value in fields.items():
+        values[PLACES[name]] = value
+    return Task._make(values)
+
+
 LISTED_TEXT, RUN_TEXT = 2000, 500
 """The greatest length of a text in lists of tasks, and in lists of runs or steps, in characters."""
 WAITS = {
@@ -427,13 +438,16 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
     These are the answer for the task's conversation, and the result for the session that the task was submitted from.
     """
+    talks = has_conversation(task) and task.attempt
+    if not (talks or task.origin_session):
+        return ()
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent" or task.transferred_to:
         return ()
     messages = []
     about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
-    if has_conversation(task) and task.attempt:
+    if talks:
         answer = f"{task.id}.{task.attempt}"
         messages.append(Message(session_key=task.session_key, role="agent", id=answer, **about))
     if task.origin_session and task.origin_session != task.session_key:
@@ -477,12 +491,12 @@ def end(
 
     The step fails if somebody meanwhile stopped the task or sent a message to its turn.
     """
-    ended = task._replace(
-        status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
-        completed_at=now, transferred_to=transferred_to, wait=None, lease_owner=None, pgid=None, pgid_mark=None,
-        token_hash=None,
-    )  # fmt: skip
-    fields = {name: getattr(ended, name) for name in ENDED_FIELDS}
+    fields = {
+        "status": STATUS_OF[outcome], "outcome": outcome, "result": result, "error": error,
+        "usage": usage or task.usage, "completed_at": now, "wait": None, "lease_owner": None, "pgid": None,
+        "pgid_mark": None, "token_hash": None, "worktree": task.worktree, "transferred_to": transferred_to,
+    }  # fmt: skip
+    ended = change(task, fields)
     finished = TaskFinished(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
         worktree=show_worktree(ended.worktree), transferred_to=transferred_to,
@@ -500,12 +514,6 @@ def end(
             *(announce_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
         ),
     )
-
-
-ENDED_FIELDS = (
-    "status", "outcome", "result", "error", "usage", "completed_at", "wait", "lease_owner", "pgid",
-    "pgid_mark", "token_hash", "worktree", "transferred_to",
-)  # fmt: skip
 
 
 def guard_ownership(task: Task) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Bus:
                 if self._tail and event.seq != self._tail[-1].seq + 1:
                     self._tail.clear()
                 self._tail.append(event)
-        if any(_is_large(event) for event in events):
+        if any(event.kind in TEXTS and _is_large(event) for event in events):
             self._tail.clear()  # long texts must not fill the memory; followers read them from the log
 
     def _wake_readers(self) -> None:
@@ -360,7 +360,7 @@ class Bus:
 
 def _is_large(event: Event) -> bool:
     """Return whether the text of an event is too long to be kept in memory."""
-    return event.kind in TEXTS and len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
+    return len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
 
 
 class _Watcher:

@@ -114,7 +114,7 @@ class Rescuer(LeaderLoop):
         why = "the process of the agent that asked has ended"
         changes = await self._endings.end_attempt(task, step, asked=fence, why=why)
         try:
-            await self._store.apply(replace(changes, events=closing + changes.events))
+            await self._store.apply(changes._replace(events=closing + changes.events))
             log.warning("task %s of a dead process was rescued: %s", task.id, action)
         except (Conflict, LeaseLost):
             log.info("task %s changed during its rescue; this will be tried again if necessary", task.id)
@@ -148,7 +148,7 @@ def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
         changes = Changes(updates=(update,), events=announce_status(task, "idle", now))
         step = TaskStep(task._replace(**fields), changes)
     events = (event(rescued, now, **meta(task)), *step.changes.events)
-    return step._replace(changes=replace(step.changes, events=events)), became
+    return step._replace(changes=step.changes._replace(events=events)), became
 
 
 def _close(opened: list[Event], now: int) -> tuple[Event, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ class Delegations:
         self._stopped: set[asyncio.Task[Handoff]] = set()
         """The calls of `delegate` that ran when the turn was stopped."""
         self._cancelling: set[asyncio.Task[None]] = set()
-        self._names: Counter[str] = Counter()
+        self._names: dict[str, int] = {}
 
     @property
     def may_leave_handoffs(self) -> bool:
@@ -161,7 +160,7 @@ class Delegations:
     def _name(self, to: str | None, work: HandoffTask) -> str:
         text = json.dumps([to, work.data()], sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-        self._names[digest] += 1
+        self._names[digest] = self._names.get(digest, 0) + 1
         return f"{digest}.{self._names[digest]}"
 
     async def _cancel(self, pending: asyncio.Task[Handoff], once: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
-from midwatch.base.foreign import ContainExit
+from midwatch.base.foreign import AGENT
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult, Usage
 from midwatch.domain.changes import Changes, Update
@@ -49,8 +49,7 @@ RELEASED: Mapping[str, Any] = {
 """The values that a task gets when it becomes pending again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnOutcome:
+class TurnOutcome(NamedTuple):
     """The outcome of a turn. From this outcome `Run.end_attempt` computes the changes of the task."""
 
     outcome: Outcome
@@ -72,7 +71,7 @@ class TurnOutcome:
 
 async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
     """Run a turn of the agent. If the agent raises SystemExit or a similar exception, only the turn ends."""
-    with ContainExit("the agent"):
+    with AGENT:
         result = await conversation.turn(turn)
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned a {type(result).__name__}; `turn` must return a `TurnResult`.")
@@ -83,7 +82,7 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
 
 async def open_conversation(agent: Agent, session: Session) -> Conversation:
     """Open a conversation. If the agent raises SystemExit or a similar exception, only the task fails."""
-    with ContainExit("the agent"):
+    with AGENT:
         return await agent.open(session)
 
 
@@ -121,7 +120,7 @@ def explain_kill(outcome: TurnOutcome, usage: ProgramUsage | None) -> TurnOutcom
     if outcome.outcome != "error" or usage is None or not usage.killed:
         return outcome
     why = "its programs reached the memory limit of the agent, so the kernel killed some; increase the limit `memory`."
-    return replace(outcome, error=f"{outcome.error}\n{why}")
+    return outcome._replace(error=f"{outcome.error}\n{why}")
 
 
 def sanitize(text: str) -> str:
@@ -188,7 +187,7 @@ def postpone(task: Task, day: DaySpent, now: int) -> TaskStep:
 
 
 def _notify(step: TaskStep, text: str, now: int) -> TaskStep:
-    return step._replace(changes=replace(step.changes, deliveries=make_notices(step.task, "limit", text, now)))
+    return step._replace(changes=step.changes._replace(deliveries=make_notices(step.task, "limit", text, now)))
 
 
 def find_limit_end(task: Task, limit: UsageLimit, now: int) -> int:

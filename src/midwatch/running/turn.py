@@ -85,7 +85,7 @@ class LiveTurn:
         self._receiving = asyncio.Lock()
         self._returning: asyncio.Task[None] | None = None
         self._saved = 0
-        self._progress = task.progress
+        self.progress = task.progress
         self._meta = in_turn(task)
         self._observed = host.observe(task) if host.observe is not None else None
         self._trace = self._observed.trace if self._observed is not None else parse_trace(task.trace)
@@ -149,11 +149,11 @@ class LiveTurn:
             await asyncio.shield(self._flushing)
 
     async def load_progress(self) -> Any:
-        return self._progress
+        return self.progress
 
     async def save_progress(self, progress: Any) -> None:
         await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"progress": progress}),)))
-        self._progress = progress
+        self.progress = progress
 
     async def load_steps(self) -> list[Any]:
         before = await self._host.store.list_earlier_steps(self.task_id) if self.task.retry_of else []
@@ -295,7 +295,7 @@ class LiveTurn:
         async with self._run.pause():
             self.asked = True
             asking = announce_status(self.task, "asking", host.clock.now())
-            await self._write(replace(changes, events=changes.events + asking))
+            await self._write(changes._replace(events=changes.events + asking))
             try:
                 resolved = await self._run.wait_for_answer(approval)
             except asyncio.CancelledError:
@@ -318,7 +318,7 @@ class LiveTurn:
         busy = announce_status(self.task, "busy", now)
         with suppress(Conflict, LeaseLost):  # it was answered at the same time, or the attempt has ended
             await self._write(
-                replace(expired, fence=self.fence, updates=(*expired.updates, going_on), events=expired.events + busy)
+                expired._replace(fence=self.fence, updates=(*expired.updates, going_on), events=expired.events + busy)
             )
 
     async def handoff(self) -> Handoff | None:

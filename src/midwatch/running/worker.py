@@ -16,7 +16,7 @@ from pathlib import Path
 
 from midwatch.base.directories import UNKNOWN, check_pinned, real_directory
 from midwatch.base.errors import AgentError, Conflict, DirectoryChanged, LeaseLost, MidwatchError, StoreUnavailable
-from midwatch.base.foreign import ContainExit
+from midwatch.base.foreign import AGENT
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent
 from midwatch.domain.changes import Changes
@@ -309,7 +309,7 @@ class Worker:
         """Wait for an agent that could not be stopped, then release its slot."""
         try:
             assert run.conversation is not None
-            with ContainExit("the agent"):
+            with AGENT:
                 await run.conversation.close()
         except Exception:
             log.exception("the agent of task %s, which could not be stopped, did not close cleanly", run.task.id)
@@ -336,6 +336,8 @@ class Worker:
                     status = turn_status(run.reason, outcome)
                     unwritten = await turn.finish(status, iterations, len(outcome.text or ""))
                 await self._store.apply(await self._collect(run, turn, outcome, step, unwritten))
+                if not step.task.open and step.task.progress is turn.progress:
+                    self._host.waiter.keep_ended(step.task)
                 return
             except LeaseLost:
                 await self._report_late(run, outcome)
@@ -369,8 +371,7 @@ class Worker:
         if outcome.result is not None and outcome.result.transfer is not None:
             changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
         fence = run.fence if turn.began else None
-        return replace(
-            changes,
+        return changes._replace(
             fence=fence,
             events=unwritten.events + changes.events,
             messages=unwritten.messages + changes.messages,

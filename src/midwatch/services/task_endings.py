@@ -7,7 +7,6 @@ are written together with the task's end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation, goal, handoff
@@ -57,7 +56,8 @@ class TaskEndings:
         approvals = await self._store.list_pending_approvals(asked) if asked else []
         for approval in reversed(approvals):  # each goes to the front
             expired = resolve(approval, "expired", now, why=why)
-            changes = replace(changes.plus(replace(expired, events=())), events=expired.events + changes.events)
+            both = changes.plus(expired._replace(events=()))
+            changes = both._replace(events=expired.events + changes.events)
         tried_again = before.cause == "handoff" and after.wait == "backoff"
         if (after.open and not tried_again) or (before.cause_id is None and not before.steers):
             return changes

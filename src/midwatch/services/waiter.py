@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from midwatch.base.errors import StoreError, StoreUnavailable
-from midwatch.domain.event import Event
+from midwatch.domain.event import KINDS, Event
+from midwatch.domain.task import Task
 
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
-ID_OF = {"handoff": "handoff_id", "approval": "approval_id"}
-"""The name of the payload field that contains the id of the record, by the first word of the event's kind."""
+ID_FIELDS = {
+    kind: f"{noun}_id" for kind in KINDS if (noun := kind.partition("_")[0]) in ("handoff", "approval")
+}  # fmt: skip
+"""The kinds of events about handoffs and approvals, each with the payload field that contains the record's id."""
 
 
 class Waiter:
@@ -28,6 +31,8 @@ class Waiter:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._open_tasks: set[str] = set()
         """Tasks that are known to be open from their events, so that a wait need not read the store first."""
+        self._ended: dict[str, Any] = {}
+        """Tasks that ended in this process and that somebody waits for, so that the wait need not read the store."""
         self._closed = False
 
     async def wait(
@@ -58,7 +63,7 @@ class Waiter:
                             await changed.wait()
                 changed.clear()
                 try:
-                    record = await read()
+                    record = self._ended.get(record_id) or await read()
                 except StoreError:
                     if not self._closed:
                         await asyncio.sleep(PAUSE_SECONDS)
@@ -69,6 +74,12 @@ class Waiter:
             waiting.discard(changed)
             if not waiting:
                 del self._waiting[record_id]
+                self._ended.pop(record_id, None)
+
+    def keep_ended(self, task: Task) -> None:
+        """Keep a task for those who wait for it. Call this after the end of the task was stored."""
+        if task.id in self._waiting:
+            self._ended[task.id] = task
 
     def notify(self, event: Event) -> None:
         """Wake the callers that wait for the record that `event` is about."""
@@ -77,8 +88,8 @@ class Waiter:
         elif event.kind == "task_finished" and event.task_id:
             self._open_tasks.discard(event.task_id)
             self.wake(event.task_id)
-        elif self._waiting and (field := ID_OF.get(event.kind.partition("_")[0])):
-            self.wake(event.payload.get(field, ""))
+        elif event.kind in ID_FIELDS:
+            self.wake(event.payload.get(ID_FIELDS[event.kind], ""))
 
     def wake(self, record_id: str) -> None:
         """Wake the callers that wait for the record, so that they read the record again."""

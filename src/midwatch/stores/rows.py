@@ -35,7 +35,7 @@ Row = tuple[Any, ...]
 TASK_JSON = 5
 """Number of the last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
-PAYLOAD = Event._fields.index("payload")
+PAYLOAD, SEQ = Event._fields.index("payload"), Event._fields.index("seq")
 DEEPEST = 50
 """Maximum number of nested levels of a payload. Deeper values are stored as text."""
 

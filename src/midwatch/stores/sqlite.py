@@ -219,7 +219,7 @@ class SqliteStore(VerbStore):
         return Commit(frozenset(tx.topics), appended), answers
 
     def _run(self, tx: SqliteTx, op: Op, savepoint: bool) -> Answer:
-        events, topics, changes = len(tx.events), set(tx.topics), self._connection.total_changes
+        events, changes = len(tx.events), self._connection.total_changes
         if savepoint:
             self._connection.execute("SAVEPOINT verb")
         try:
@@ -229,10 +229,10 @@ class SqliteStore(VerbStore):
         except Exception as problem:
             if savepoint:
                 self._connection.execute("ROLLBACK TO verb")
-            elif self._connection.total_changes != changes or tx.topics != topics:
+            elif self._connection.total_changes != changes:
                 raise _NeedsSavepoints from problem
             del tx.events[events:]
-            tx.topics = topics
+            tx.counts.clear()
             if isinstance(problem, sqlite3.IntegrityError):
                 problem = Conflict(f"a record with this key already exists ({problem}); read it, then retry.")
             answer = Answer(op, None, problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from types import NoneType
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 
@@ -16,23 +17,25 @@ class Payload:
     live: ClassVar[bool]
     agents: ClassVar[bool]
     names: ClassVar[tuple[str, ...]]
+    keys: ClassVar[tuple[tuple[str, str], ...]]
 
     def data(self) -> dict[str, Any]:
-        """Return the payload as plain data, ready for JSON."""
-        return {name.rstrip("_"): _copy(getattr(self, name)) for name in self.names}
+        """Return the payload as plain data, ready for JSON.
+
+        Dictionaries and lists are copied, because the originals may change before the event is written.
+        """
+        return {
+            key: value if type(value := getattr(self, name)) in SIMPLE else deepcopy(value) for key, name in self.keys
+        }
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """Return the payload with this data. It is the reverse of the method `data`."""
-        fields = {name.rstrip("_"): name for name in cls.names}
-        return cls(**{fields.get(name, name): value for name, value in data.items()})
+        names = dict(cls.keys)
+        return cls(**{names.get(key, key): value for key, value in data.items()})
 
 
-def _copy(value: Any) -> Any:
-    """Return a deep copy of a value, because the original may change before the event is written."""
-    return deepcopy(value) if isinstance(value, dict | list) else value
-
-
+SIMPLE = frozenset({str, int, float, bool, NoneType})
 KINDS: dict[str, type[Payload]] = {}
 
 P = TypeVar("P", bound=Payload)
@@ -46,6 +49,7 @@ def kind(name: str, *, live: bool = False, agents: bool = False) -> Callable[[ty
         payload = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         payload.kind, payload.live, payload.agents = name, live, agents
         payload.names = tuple(f.name for f in fields(payload))  # type: ignore[arg-type]  # it is a dataclass now
+        payload.keys = tuple((name.rstrip("_"), name) for name in payload.names)
         KINDS[name] = payload
         return payload
 

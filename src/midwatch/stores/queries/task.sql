@@ -65,8 +65,8 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
 SELECT {task} FROM tasks WHERE id IN (SELECT head FROM heads) AND coalesce(status, '') = 'pending'
 
 -- claim: set a task to running, with a new attempt
-UPDATE tasks SET status = 'running', attempt = attempt + 1, lease_owner = :owner, host = :host, started_at = :now,
-  token_hash = :token_hash, wait = NULL, stop_requested = NULL, pgid = NULL, pgid_mark = NULL
+UPDATE tasks SET status = 'running', attempt = :attempt, lease_owner = :lease_owner, host = :host,
+  started_at = :started_at, token_hash = :token_hash, wait = NULL, stop_requested = NULL, pgid = NULL, pgid_mark = NULL
 WHERE id = :id AND status = 'pending'
 
 -- next_due: when the next waiting task may start

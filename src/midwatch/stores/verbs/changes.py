@@ -20,11 +20,12 @@ from midwatch.stores.verbs.tx import Tx
 def apply(tx: Tx, changes: Changes) -> None:
     """Write all changes, or raise LeaseLost or Conflict and change nothing."""
     fence = changes.fence
-    if fence is not None and not any(_checks_fence(update, fence) for update in changes.updates):
+    checks = None if fence is None else next((u for u in changes.updates if _checks_fence(u, fence)), None)
+    if fence is not None and checks is None:
         check_fence(tx, fence)
     for update in changes.updates:
         _update(tx, update, fence)
-        if fence is not None and _checks_fence(update, fence):
+        if update is checks:
             fence = None  # checked; a later conflict comes from another guard, because this update may end the task
     for record in changes.records:
         insert(tx, record)
@@ -36,7 +37,7 @@ def apply(tx: Tx, changes: Changes) -> None:
     if changes.messages:
         events = _number(events, add_messages(tx, changes.messages))
     add_deliveries(tx, changes.deliveries)
-    tx.events.extend(e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key))
+    tx.events += [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
 
 
 def insert(tx: Tx, record: Record) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, parse_kinds
-from midwatch.stores.rows import PAYLOAD, decode_event, dumps, encode_event
+from midwatch.stores.rows import PAYLOAD, SEQ, decode_event, dumps, encode_event
 from midwatch.stores.verbs.tx import Tx
 
 MOST_READ = 4_000_000
@@ -28,8 +28,10 @@ def touch(tx: Tx) -> None:
 
 def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
     """Return the events with consecutive seqs, of which the last is `last_seq`."""
-    first = last_seq - len(events) + 1
-    return tuple(event._replace(seq=first + index) for index, event in enumerate(events))
+    seqs = range(last_seq - len(events) + 1, last_seq + 1)
+    return tuple(
+        Event._make((*event[:SEQ], seq, *event[SEQ + 1 :])) for seq, event in zip(seqs, events, strict=True)
+    )
 
 
 def _params(which: EventFilter) -> dict[str, Any]:

@@ -31,14 +31,17 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
         if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
             raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
-        _check_limit(tx.value(int, "task.count_outside", most=max_open), max_open, "tasks", "max_open")
+        count = tx.count_once(None, "task.count_outside", most=max_open)
+        _check_limit(count, max_open, "tasks", "max_open")
     if max_of_actor is not None:
-        count = tx.value(int, "task.count_outside_of", actor=task.actor, most=max_of_actor)
+        count = tx.count_once(task.actor, "task.count_outside_of", actor=task.actor, most=max_of_actor)
         tasks = f"tasks of {task.actor}" if task.actor else "tasks without an actor"
         _check_limit(count, max_of_actor, tasks, "max_open_per_actor")
     if steps.has_conversation(task) and not check_open(tx, task.session_key):
         tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
     apply(tx, steps.submit_task(task, task.created_at))
+    for whose in tx.counts.keys() & {None, task.actor}:
+        tx.counts[whose] += task.cause in steps.OUTSIDE
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
     return SubmitResult(task, created=True)
@@ -57,8 +60,8 @@ def check_open(tx: Tx, key: str) -> bool:
     return status is not None
 
 
-def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None:
-    if (count or 0) >= most:
+def _check_limit(count: int, most: int, tasks: str, setting: str) -> None:
+    if count >= most:
         raise LimitReached(
             f"{most} {tasks} are open already; wait until some end, cancel some, or raise the setting `{setting}`."
         )
@@ -68,10 +71,10 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
     search, claims = _Search(tx, request, now), list[Claim]()
     while search.free_slots.agents():
         chosen, contested = search.choose_in_order()
-        claims += [claimed for task in chosen if (claimed := _claim_task(tx, task, request, now))]
+        claims += _claim_tasks(tx, chosen, request, now)
         if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
-        claims += [claimed] if (claimed := _claim_task(tx, fairest, request, now)) else []
+        claims += _claim_tasks(tx, [fairest], request, now)
     return Claims(claims, tx.value(int, "task.next_due", now=now) if len(claims) < request.free else None)
 
 
@@ -131,21 +134,25 @@ class _Search:
         return [row[0] for row in self._tx.rows("task.waiting_actors", {})]
 
 
-def _claim_task(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
-    """Set a task to running. Return None if the task was cancelled meanwhile."""
-    token = _make_token(task.id, task.attempt + 1)
-    running = task._replace(
-        status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
-        token_hash=hash_of(token), wait=None, stop_requested=None, pgid=None, pgid_mark=None,
-    )  # fmt: skip
-    params = {"id": task.id, "owner": request.owner, "host": request.host, "now": now, "token_hash": running.token_hash}
-    if tx.run("task.claim", params) != 1:
-        return None
-    started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
-    tx.events.append(event(started, now, **steps.meta(running)))
-    if running.route:
-        add_deliveries(tx, steps.start_notice(running, now))
-    return Claim(running, token)
+def _claim_tasks(tx: Tx, tasks: list[Task], request: ClaimRequest, now: int) -> list[Claim]:
+    """Set tasks to running. Nobody can change them meanwhile, because this transaction has locked them."""
+    claims, changed = [], []
+    for task in tasks:
+        token = _make_token(task.id, task.attempt + 1)
+        fields = {
+            "status": "running", "attempt": task.attempt + 1, "lease_owner": request.owner, "host": request.host,
+            "started_at": now, "token_hash": hash_of(token), "wait": None, "stop_requested": None, "pgid": None,
+            "pgid_mark": None,
+        }  # fmt: skip
+        running = steps.change(task, fields)
+        started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
+        tx.events.append(event(started, now, **steps.meta(running)))
+        if running.route:
+            add_deliveries(tx, steps.start_notice(running, now))
+        claims.append(Claim(running, token))
+        changed.append({**fields, "id": task.id})
+    tx.run_many("task.claim", changed)
+    return claims
 
 
 _SECRET = secrets.token_bytes(32)

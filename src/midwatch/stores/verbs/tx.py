@@ -22,6 +22,8 @@ class Tx(ABC):
         """Events to append. They get their seqs at the end of the transaction."""
         self.topics: set[str] = set()
         """The topics that this transaction may have changed; see `midwatch.domain.store.Commit`."""
+        self.counts: dict[str | None, int] = {}
+        """The open tasks that this transaction has counted: of each actor, and under None those of all actors."""
 
     @abstractmethod
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
@@ -60,6 +62,12 @@ class Tx(ABC):
     def find_all(self, record: type[R], name: str, /, **params: Any) -> list[R]:
         """Return the records of a named query."""
         return [decode(record, row) for row in self.rows(name, params)]
+
+    def count_once(self, whose: str | None, name: str, /, **params: Any) -> int:
+        """Return the number that a named query counts. A transaction counts only once, and then adds its own rows."""
+        if whose not in self.counts:
+            self.counts[whose] = self.value(int, name, **params) or 0
+        return self.counts[whose]
 
     def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
         """Return the first value of the first row of a named query, or None. `kind` is the type of the value."""
