@@ -23,4 +23,4 @@ def new_id(prefix: str, now: int) -> str:
     at, (before, tail) = now // 1000, _last
     tail = tail + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
     _last = at, tail
-    return f"{prefix}_{at:011x}{tail:012x}"
+    return f"{prefix}_{(at << 48) + tail:023x}"

@@ -25,7 +25,7 @@ from midwatch.domain.store import Commit, Store
 from midwatch.domain.watch_state import State
 from midwatch.live.drafts import ENDS, Draft, Drafts, join_deltas
 from midwatch.live.exchange import Exchange
-from midwatch.services.waiter import Waiter
+from midwatch.services.waiter import AWAITED, Waiter
 
 log = logging.getLogger("midwatch.bus")
 
@@ -141,7 +141,8 @@ class Bus:
                 self._live.forget(event)
                 if self._exchange is not None:
                     self._exchange.drop_ended(event)
-            self._waiter.notify(event)
+            if event.kind in AWAITED:
+                self._waiter.notify(event)
         if self._exchange is not None:
             self._exchange.show_waiting()
         self._wake_readers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class Drafts:
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
         self._texts: dict[str, _Text] = {}
-        self._over: dict[Name, int] = {}
+        self._over: OrderedDict[Name, int] = OrderedDict()
 
     def note(self, live: Event) -> None:
         """Add a live event: a piece of a text to its draft, or a screen in place of the screen before."""
@@ -60,7 +61,7 @@ class Drafts:
             for name in [name for name, text in self._texts.items() if text.first.task_id == event.task_id]:
                 del self._texts[name]
         if len(self._over) >= MOST_OVER:
-            del self._over[next(iter(self._over))]
+            self._over.popitem(last=False)
         self._over[_end_name(event)] = event.seq
 
     def over(self, live: Event, seq: int) -> bool:

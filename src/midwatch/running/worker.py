@@ -370,13 +370,8 @@ class Worker:
         changes = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
         if outcome.result is not None and outcome.result.transfer is not None:
             changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
-        fence = run.fence if turn.began else None
-        return changes._replace(
-            fence=fence,
-            events=unwritten.events + changes.events,
-            messages=unwritten.messages + changes.messages,
-            sessions=unwritten.sessions + sessions + changes.sessions,
-        )
+        before = unwritten._replace(fence=run.fence if turn.began else None, sessions=unwritten.sessions + sessions)
+        return before.plus(changes)
 
     async def _report_late(self, run: Run, outcome: TurnOutcome) -> None:
         """Record that the result of an attempt came too late, because another process owns the task now."""

@@ -6,7 +6,6 @@ Agents may be registered and removed while tasks run.
 from __future__ import annotations
 
 import asyncio
-from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -39,8 +38,7 @@ class AgentRegistry:
     ) -> None:
         self.default = default
         self.agents = agents
-        self._left: dict[str, Agent] = {}
-        self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
+        self.serving = dict(agents)
         """The agents of this process and those that were unregistered, because their running tasks continue."""
         self.advice = advice
         self._store = store
@@ -124,8 +122,7 @@ class AgentRegistry:
                 if await self.terms_or_none(to) is None:
                     raise UnknownAgent(to, sorted(self.agents), "Register it first.")
             await self._announce({**self.agents, agent.name: agent})
-            self.agents[agent.name] = agent
-            self._left.pop(agent.name, None)
+            self.agents[agent.name] = self.serving[agent.name] = agent
             for listener in self._listeners:
                 listener()
 
@@ -135,7 +132,7 @@ class AgentRegistry:
             if name not in self.agents:
                 raise UnknownAgent(name, sorted(self.agents), "Only agents of this process can be unregistered.")
             await self._announce({other: agent for other, agent in self.agents.items() if other != name})
-            self._left[name] = self.agents.pop(name)
+            del self.agents[name]
             for listener in self._listeners:
                 listener()
 

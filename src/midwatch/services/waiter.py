@@ -22,6 +22,8 @@ ID_FIELDS = {
     kind: f"{noun}_id" for kind in KINDS if (noun := kind.partition("_")[0]) in ("handoff", "approval")
 }  # fmt: skip
 """The kinds of events about handoffs and approvals, each with the payload field that contains the record's id."""
+AWAITED = frozenset({"task_submitted", "task_finished", *ID_FIELDS})
+"""The kinds of events that a waiter must be notified of."""
 
 
 class Waiter:

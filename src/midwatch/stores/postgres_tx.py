@@ -126,9 +126,6 @@ class PostgresTx(Tx):
         if name == "task.ask_to_yield":  # another transaction may be claiming the task that holds the gate
             self._lock("%s", CLAIM_LOCK)
         cursor = self._send(name, params)
-        if name == "task.claim":  # the row was locked when it was read
-            self.written += 1
-            return 1
         return self._count(cursor, self.statements[name])
 
     def run_many(self, name: str, params: Iterable[Params]) -> None:
@@ -201,12 +198,12 @@ class PostgresTx(Tx):
 
         Remember a task that ended and had its own session and no reserved directory: no other task can wait for it.
         """
-        cursor = self.connection.execute(f"{query} RETURNING gate_key, dir_key", clean(params))
+        cursor = self.connection.execute(f"{query} RETURNING id, status, gate_key, dir_key", clean(params))
         self._wait()
         rows = cursor.fetchall()
-        assert isinstance(params, Mapping)
-        if params.get("status", "pending") not in OPEN and rows == [(f"bg:{params['id']}", None)]:
-            self._ended_alone.add(params["id"])
+        for task_id, status, gate_key, dir_key in rows:
+            if status not in OPEN and gate_key == f"bg:{task_id}" and dir_key is None:
+                self._ended_alone.add(task_id)
         self.written += len(rows)
         return len(rows)
 

@@ -131,8 +131,10 @@ COLUMNS: Mapping[type, tuple[str, ...]] = {
     for record in RECORDS.values()
 }
 LOADERS = {record: _loaders(record) for record in RECORDS.values()}
-JSON_COLUMNS = {
-    noun: frozenset(name for name, load in LOADERS[record].items() if load is not bool)
+
+
+ENCODERS = {
+    noun: tuple((name, int if load is bool else dumps) for name, load in LOADERS[record].items())
     for noun, record in RECORDS.items()
 }
 
@@ -144,17 +146,17 @@ def get_values(record: Any) -> dict[str, Any]:
 
 def encode(noun: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a record's fields as the database stores them."""
-    as_json, encoded = JSON_COLUMNS[noun], dict(values)
-    for name, value in values.items():
-        if name in as_json:
-            encoded[name] = None if value is None else dumps(value)
-        elif isinstance(value, bool):
-            encoded[name] = int(value)
+    encoded = dict(values)
+    for name, convert in ENCODERS[noun]:
+        if encoded.get(name) is not None:
+            encoded[name] = convert(encoded[name])
     return encoded
 
 
 def encode_task(task: Task) -> Row:
     """Return the parameters of the statement `midwatch.stores.sql.INSERT_TASK` for a task."""
+    if task[-TASK_JSON:] == NO_JSON:
+        return (*task, task.rank)
     tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
     return (*task[:-TASK_JSON], *tail, task.rank)
 

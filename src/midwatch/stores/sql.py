@@ -103,10 +103,11 @@ def build_insert(noun: str) -> str:
 def build_update(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
     """Return the statement that updates one record if its guards are true.
 
-    A guard is a column and whether the column must be NULL; if not, it must equal the parameter `guard_` + column.
+    A guard is a column and whether the column must be NULL. The parameters are the new values, the id of the record,
+    and the values of the other guards.
     """
     columns = COLUMNS_OF[noun]
     assert all(name in columns for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
-    sets = ", ".join(f"{name} = :{name}" for name in changed)
-    tests = "".join(f" AND {name} IS NULL" if null else f" AND {name} = :guard_{name}" for name, null in guarded)
-    return f"UPDATE {TABLES[noun]} SET {sets} WHERE id = :id{tests}"  # noqa: S608 - names checked above, values bound
+    sets = ", ".join(f"{name} = ?" for name in changed)
+    tests = "".join(f" AND {name} IS NULL" if null else f" AND {name} = ?" for name, null in guarded)
+    return f"UPDATE {TABLES[noun]} SET {sets} WHERE id = ?{tests}"  # noqa: S608 - names checked above, values bound

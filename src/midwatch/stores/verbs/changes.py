@@ -93,12 +93,9 @@ def _check_transition(update: Update) -> None:
 def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
     _check_transition(update)
     guard = update.guard
-    sql = build_update(update.noun, tuple(update.fields), tuple((k, v is None) for k, v in guard.items()))
-    params = encode(update.noun, update.fields)
-    params["id"] = update.id
-    for name, value in guard.items():
-        if value is not None:
-            params[f"guard_{name}"] = value
+    sql = build_update(update.noun, tuple(update.fields), tuple([(name, guard[name] is None) for name in guard]))
+    values = encode(update.noun, update.fields).values()
+    params = (*values, update.id, *[value for value in guard.values() if value is not None])
     if tx.statement(sql, params) != 1:
         if fence is not None:
             check_fence(tx, fence)

@@ -29,9 +29,7 @@ def touch(tx: Tx) -> None:
 def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
     """Return the events with consecutive seqs, of which the last is `last_seq`."""
     seqs = range(last_seq - len(events) + 1, last_seq + 1)
-    return tuple(
-        Event._make((*event[:SEQ], seq, *event[SEQ + 1 :])) for seq, event in zip(seqs, events, strict=True)
-    )
+    return tuple(Event._make((*event[:SEQ], seq, *event[SEQ + 1 :])) for seq, event in zip(seqs, events, strict=True))
 
 
 def _params(which: EventFilter) -> dict[str, Any]:
