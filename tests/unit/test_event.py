@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any, get_type_hints
 
@@ -93,12 +92,9 @@ def test_only_deltas_and_gaps_are_live() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_payload_is_frozen_has_slots_and_names_its_kind(kind: str) -> None:
+def test_a_payload_has_slots_and_names_its_kind(kind: str) -> None:
     payload = an_example(KINDS[kind])
     assert payload.kind == kind
-    for name in payload.names:
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(payload, name, None)
     assert not hasattr(payload, "__dict__")
     assert KINDS[kind].__doc__
 

@@ -30,7 +30,8 @@ class Waiter:
     """Lets callers in this process wait for records."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        """For each record, a future of each caller. The result of the future means that the record may have changed."""
         self._open_tasks: set[str] = set()
         """Tasks that are known to be open from their events, so that a wait need not read the store first."""
         self._ended: dict[str, Any] = {}
@@ -49,8 +50,10 @@ class Waiter:
         The record is read with `read`, again after each event about the record, and after the seconds that `patience`
         returns. Raise StoreUnavailable if the desk is closed before.
         """
-        changed = asyncio.Event()
-        self._waiting.setdefault(record_id, set()).add(changed)
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting.setdefault(record_id, set())
+        changed = loop.create_future()
+        waiting.add(changed)
         try:
             record = None if record_id in self._open_tasks else await read()
             while record is None or not is_over(record):
@@ -58,24 +61,25 @@ class Waiter:
                     raise StoreUnavailable(f"the desk was closed before {record_id} ended; open it and wait again.")
                 seconds = None if patience is None or record is None else patience(record)
                 if seconds is None:
-                    await changed.wait()
+                    await changed
                 else:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(seconds):  # `wait_for` loses a cancel that comes with the event
-                            await changed.wait()
-                changed.clear()
+                            await changed
+                waiting.discard(changed)
+                changed = loop.create_future()
+                waiting.add(changed)
                 try:
                     record = self._ended.get(record_id) or await read()
                 except StoreError:
                     if not self._closed:
                         await asyncio.sleep(PAUSE_SECONDS)
-                        changed.set()
+                        _set(changed)
             return record
         finally:
-            waiting = self._waiting[record_id]
             waiting.discard(changed)
             if not waiting:
-                del self._waiting[record_id]
+                self._waiting.pop(record_id, None)
                 self._ended.pop(record_id, None)
 
     def keep_ended(self, task: Task) -> None:
@@ -96,10 +100,15 @@ class Waiter:
     def wake(self, record_id: str) -> None:
         """Wake the callers that wait for the record, so that they read the record again."""
         for changed in self._waiting.get(record_id, ()):
-            changed.set()
+            _set(changed)
 
     def close(self) -> None:
         """End every wait with StoreUnavailable."""
         self._closed = True
         for record_id in self._waiting:
             self.wake(record_id)
+
+
+def _set(changed: asyncio.Future[None]) -> None:
+    if not changed.done():
+        changed.set_result(None)

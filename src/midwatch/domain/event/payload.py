@@ -43,10 +43,14 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def kind(name: str, *, live: bool = False, agents: bool = False) -> Callable[[type[P]], type[P]]:
-    """Return a decorator that makes a class the frozen payload of events of the kind `name`."""
+    """Return a decorator that makes a class the payload of events of the kind `name`.
+
+    Type checkers treat a payload as frozen. At run time it is not, because every task makes several payloads, and a
+    frozen one takes more than twice as long to make. An event has a copy of the data, so a later change has no effect.
+    """
 
     def register(cls: type[P]) -> type[P]:
-        payload = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        payload = dataclass(slots=True, kw_only=True)(cls)
         payload.kind, payload.live, payload.agents = name, live, agents
         payload.names = tuple(f.name for f in fields(payload))  # type: ignore[arg-type]  # it is a dataclass now
         payload.keys = tuple((name.rstrip("_"), name) for name in payload.names)
