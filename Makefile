@@ -78,6 +78,9 @@ bench-%: install ## Run a benchmark: make bench-embedded
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks.$*
 
+.PHONY: profile
+profile: bench-profile ## Show where the CPU time of a task goes, by module
+
 .PHONY: docs
 docs: install ## Write the generated tables of the documentation
 	$(BIN)/python docs/generate.py

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ FOREIGN = ("MIDWATCH_", "DBOS")
 NOISY_CORES = 0.25
 """The CPU use of others in cores above which a run cannot be compared."""
 QUIET_SECONDS = 5.0
+CHUNKS = 10
+"""The number of parts of a run for which CPU time is measured."""
 
 
 class Failed(Exception):
@@ -132,6 +135,14 @@ def percentile(values: Iterable[float], part: float) -> float:
     """Return the smallest value that at least `part` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
+
+
+def least_cpu_us(marks: Sequence[float], tasks: int) -> float:
+    """Return the CPU time of one task in microseconds: the least of all chunks, which others disturbed least.
+
+    `marks` are the CPU seconds at the beginning and after each chunk of so many `tasks`.
+    """
+    return min(after - before for before, after in pairwise(marks)) / tasks * 1e6
 
 
 def round_figure(value: Any, digits: int = 3) -> Any:
