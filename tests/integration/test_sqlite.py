@@ -19,7 +19,15 @@ from typing import Any
 
 import pytest
 
-from midwatch.base.errors import Conflict, LeaseLost, MidwatchError, SchemaTooNew, StoreCorrupt, StoreUnavailable
+from midwatch.base.errors import (
+    Conflict,
+    LeaseLost,
+    LimitReached,
+    MidwatchError,
+    SchemaTooNew,
+    StoreCorrupt,
+    StoreUnavailable,
+)
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import EventFilter, ToolExecStart, event
 from midwatch.domain.session import Message
@@ -608,3 +616,15 @@ async def test_acknowledged_writes_survive_a_kill_under_load(file: Path, patienc
         assert (await store.submit(a_task())).created
     finally:
         await store.close()
+
+
+async def test_submits_of_one_group_never_exceed_the_limit_of_open_tasks(store: SqliteStore) -> None:
+    """The open tasks are counted once for a group; also a submit that fails in the group must not change the limit."""
+    first = await put(store, idempotency_key="k", body_hash="a")
+    again = a_task(idempotency_key="k", body_hash="another")
+    wishes = [a_task(), again, a_task(cause="automation"), a_task(), again, a_task(), a_task()]
+    outcomes = await asyncio.gather(*(store.submit(task, 4) for task in wishes), return_exceptions=True)
+    created = [not isinstance(outcome, Exception) for outcome in outcomes]
+    assert created == [True, False, True, True, False, True, False]
+    assert isinstance(outcomes[-1], LimitReached)
+    assert first.id in str(outcomes[1])

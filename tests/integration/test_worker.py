@@ -233,6 +233,27 @@ async def test_a_task_that_keeps_failing_fails_after_max_attempts(home: Path) ->
         assert len(agent.turns) == 2
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (result("done"),),
+        (save({"seen": (1, 2)}), result("done")),
+        (say("hello"), result("done", usage=Usage(input_tokens=3, cost_usd=0.5, model="m"))),
+        (raise_(RuntimeError("broken \0")),),
+    ],
+    ids=["plain", "progress", "usage", "failed"],
+)
+@pytest.mark.parametrize("session", [None, "chat:1"])
+async def test_a_wait_returns_the_task_as_the_store_has_it(
+    home: Path, steps: tuple[Step, ...], session: str | None
+) -> None:
+    async with Runtime.open(home, agents={"it": ScriptedAgent(*steps)}) as desk:
+        task = await desk.tasks.submit("x", agent="it", session_key=session, budget={"tokens": 1000})
+        ended_tasks = await asyncio.gather(*(desk.tasks.wait(task.id) for _ in range(2)))
+        stored = await desk.store.get_task(task.id)
+        assert ended_tasks == [stored, stored]
+
+
 # -- leases ------------------------------------------------------------------------------------------------------
 
 
