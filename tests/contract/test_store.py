@@ -23,7 +23,7 @@ from midwatch.domain.event import EventFilter, TaskLate, ToolExecEnd, ToolExecSt
 from midwatch.domain.instance import Instance
 from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
-from midwatch.domain.task import TRANSITIONS, TaskFilter, end, guard_ownership, meta
+from midwatch.domain.task import TRANSITIONS, Claims, TaskFilter, end, guard_ownership, meta
 from midwatch.domain.turn_steps import Step
 from records import CLOCK, OWNER, a_steer, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
@@ -586,6 +586,22 @@ async def test_pruning_events_by_count_keeps_the_newest(store: Store) -> None:
     assert await store.prune_events(0, keep=4) == 5
     assert [e.seq for e in await store.read_events(0)] == [6, 7, 8, 9]
     assert (await store.read_log_bounds()).oldest_seq == 6
+
+
+async def test_a_claim_may_join_the_transaction_that_stores_a_task(store: Store) -> None:
+    claims: list[asyncio.Task[Claims]] = []
+    commits: list[Commit] = []
+    store.on_submit(lambda: claims.append(asyncio.create_task(store.claim(claim_request(), CLOCK.now()))))
+    store.on_commit(commits.append)
+    task = (await store.submit(a_task())).task
+    taken = [claim.task.id for claiming in claims for claim in (await claiming).taken]
+    kinds = [event.kind for commit in commits for event in commit.events]
+    if not claims:  # a store whose transactions run at the same time
+        assert kinds == ["task_submitted"]
+        return
+    assert (taken, kinds) == ([task.id], ["task_submitted", "task_started"])
+    if len(commits) == 1:
+        assert "task" not in commits[0].topics  # nothing is left to claim
 
 
 # -- lists and counts --------------------------------------------------------------------------------------------

@@ -74,6 +74,12 @@ class Store(
         Two commits at about the same time may be reported in any order; the seqs of their events show the real order.
         """
 
+    def on_submit(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the event loop when a task is about to be stored, if a claim can join its transaction.
+
+        The transaction of a store that writes one change after the other can store the task and claim it.
+        """
+
     async def check_writable(self) -> None:
         """If a write has failed because of the database, try to write again; raise StoreUnavailable if this fails."""
 

@@ -56,6 +56,7 @@ class EmbeddedEngine:
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
+        self._store.on_submit(self.wake)  # so that a task is often claimed in the transaction that stores it
         self._taking = True
         self._bell.set()
         self._loop = asyncio.get_running_loop().create_task(self._take())

@@ -48,7 +48,7 @@ from midwatch.services.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")
 
-FIRST_FLUSH_SECONDS = 0.01
+FIRST_FLUSH_SECONDS = 0.03
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
 FINISH_SECONDS, STOPPED_FINISH_SECONDS = 60.0, 5.0

@@ -46,6 +46,7 @@ class VerbRunner(ABC):
     def __init__(self, readers: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Callable[[Commit], None]] = []
+        self._submit_listeners: list[Callable[[], None]] = []
         self._readers = ThreadPoolExecutor(readers, "midwatch-reader")
         self._local = threading.local()
         self._closed = threading.Event()
@@ -74,6 +75,9 @@ class VerbRunner(ABC):
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         self._listeners.append(listener)
+
+    def on_submit(self, listener: Callable[[], None]) -> None:
+        self._submit_listeners.append(listener)
 
     @abstractmethod
     def _submit(self, op: Op) -> None:

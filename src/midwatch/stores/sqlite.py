@@ -22,6 +22,7 @@ from midwatch.stores.rows import Row
 from midwatch.stores.runner import Answer, Op, log
 from midwatch.stores.sql import SQLITE, check_schema, load, load_migrations
 from midwatch.stores.verbs.event import append
+from midwatch.stores.verbs.task import submit
 from midwatch.stores.verbs.tx import Params, Tx
 
 T = TypeVar("T")
@@ -101,6 +102,9 @@ class SqliteStore(VerbStore):
 
     def _submit(self, op: Op) -> None:
         self._queue.put(op)
+        if op.verb is submit:
+            for listener in self._submit_listeners:
+                listener()
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
         if self.path == MEMORY:  # another connection would open another, empty database

@@ -75,7 +75,10 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
         if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
         claims += _claim_tasks(tx, [fairest], request, now)
-    return Claims(claims, tx.value(int, "task.next_due", now=now) if len(claims) < request.free else None)
+    if len(claims) == request.free:
+        return Claims(claims, None)
+    tx.topics.discard("task")  # nothing is left to claim of what this transaction has stored so far
+    return Claims(claims, tx.value(int, "task.next_due", now=now))
 
 
 class _Search:
