@@ -35,7 +35,7 @@ class ContainExit:
         raise ForeignExit(f"{self._what} raised {describe_source(problem)}; only this call ended.") from problem
 
 
-AGENT = ContainExit("the agent")
+CONTAIN_AGENT = ContainExit("the agent")
 
 
 def describe_source(problem: BaseException) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from midwatch.base.clock import Clock, Timer
 from midwatch.base.errors import Conflict, StoreError
-from midwatch.base.foreign import AGENT
+from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.domain.agent import Agent, Conversation, ProgramOwner, has_terminal, lasts
 from midwatch.domain.changes import Fence
 from midwatch.domain.event import Event, ScreenUpdate, event
@@ -117,7 +117,7 @@ class OpenAgents:
             raise Conflict(f"agent {agent.name} has no terminal; use an agent of kind `terminal`.")
         await self._hold(conversation, session.key, None)
         try:
-            with AGENT:
+            with CONTAIN_AGENT:
                 await conversation.start(turn)
         except BaseException:
             await self._end(conversation, session.key)
@@ -236,7 +236,7 @@ class OpenAgents:
             del self._open[key], self._agent_of[key]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                with AGENT:
+                with CONTAIN_AGENT:
                     await conversation.close()
         except Exception:
             log.exception("the conversation of session %s did not close cleanly", key)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import AgentError, MidwatchError, TransientError, UsageLimit
-from midwatch.base.foreign import AGENT
+from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnResult, Usage
 from midwatch.domain.changes import Changes, Update
@@ -71,7 +71,7 @@ class TurnOutcome(NamedTuple):
 
 async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
     """Run a turn of the agent. If the agent raises SystemExit or a similar exception, only the turn ends."""
-    with AGENT:
+    with CONTAIN_AGENT:
         result = await conversation.turn(turn)
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned a {type(result).__name__}; `turn` must return a `TurnResult`.")
@@ -82,7 +82,7 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
 
 async def open_conversation(agent: Agent, session: Session) -> Conversation:
     """Open a conversation. If the agent raises SystemExit or a similar exception, only the task fails."""
-    with AGENT:
+    with CONTAIN_AGENT:
         return await agent.open(session)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from midwatch.base.clock import SECOND, Timer, iso
 from midwatch.base.errors import LeaseLost, StoreUnavailable
-from midwatch.base.foreign import AGENT
+from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
 from midwatch.domain.budget import Meter, Over, Scope
@@ -130,7 +130,7 @@ class Run:
         assert task is not None and self.conversation is not None
         timer = self._host.clock.call_later(CLOSE_SECONDS, task.cancel)
         try:
-            with AGENT:
+            with CONTAIN_AGENT:
                 await self.conversation.close()
             return True
         except asyncio.CancelledError:
@@ -162,7 +162,7 @@ class Run:
             self._host.waiter.wake(self._question)
 
     async def _interrupt_once(self, conversation: Conversation, mode: Interrupt) -> None:
-        with AGENT:
+        with CONTAIN_AGENT:
             await conversation.interrupt(mode)
 
     async def _escalate(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from midwatch.base.directories import UNKNOWN, check_pinned, real_directory
 from midwatch.base.errors import AgentError, Conflict, DirectoryChanged, LeaseLost, MidwatchError, StoreUnavailable
-from midwatch.base.foreign import AGENT
+from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.base.text import cut
 from midwatch.domain.agent import Agent
 from midwatch.domain.changes import Changes
@@ -309,7 +309,7 @@ class Worker:
         """Wait for an agent that could not be stopped, then release its slot."""
         try:
             assert run.conversation is not None
-            with AGENT:
+            with CONTAIN_AGENT:
                 await run.conversation.close()
         except Exception:
             log.exception("the agent of task %s, which could not be stopped, did not close cleanly", run.task.id)
