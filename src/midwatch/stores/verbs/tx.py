@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from midwatch.domain.event import Event
 from midwatch.stores.rows import Row, decode
 
 R = TypeVar("R")
 Params = Mapping[str, Any] | Row
+Mark = tuple[int, int, set[str]]
+
+
+class Move(NamedTuple):
+    """A task that has changed its status. `before` is None for a new task, and `after` for a removed task."""
+
+    task_id: str
+    before: str | None
+    after: str | None
 
 
 class Tx(ABC):
@@ -22,6 +31,17 @@ class Tx(ABC):
         """Events to append. They get their seqs at the end of the transaction."""
         self.topics: set[str] = set()
         """The topics that this transaction may have changed; see `midwatch.domain.store.Commit`."""
+        self.moves: list[Move] = []
+        """How tasks have changed their status. The counts and sums are written at the end of the transaction."""
+
+    def mark(self) -> Mark:
+        """Return how much has been collected so far."""
+        return len(self.events), len(self.moves), set(self.topics)
+
+    def reset(self, mark: Mark) -> None:
+        """Forget what was collected after `mark`, because the verb that did it has failed."""
+        events, moves, self.topics = mark
+        del self.events[events:], self.moves[moves:]
 
     @abstractmethod
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
