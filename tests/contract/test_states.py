@@ -204,6 +204,6 @@ async def test_a_page_of_large_events_ends_early_and_is_marked(store: Store) -> 
     events = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
     await store.apply(Changes(events=events))
     first = await store.read_events(0, limit=4)
-    assert ([stored_event.seq for stored_event in first], first.cut) == ([1, 2, 3], True)
+    assert ([stored_event.seq for stored_event in first], first.next) == ([1, 2, 3], 3)
     second = await store.read_events(3, limit=4)
-    assert ([stored_event.seq for stored_event in second], second.cut) == ([4, 5], False)
+    assert ([stored_event.seq for stored_event in second], second.next) == ([4, 5], None)

@@ -49,7 +49,7 @@ async def list_handoffs(desk: DeskDep, actor: Caller, query: Annotated[HandoffQu
         statuses=tuple(query.status), agent=query.agent, root_id=query.root, before=query.before, limit=query.limit
     )
     handoffs = await desk.handoff_requests.list(which, actor=actor)
-    return list_page("handoffs", [handoff.brief() for handoff in handoffs], query.limit)
+    return list_page("handoffs", [handoff.brief() for handoff in handoffs], handoffs.next)
 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)

@@ -56,9 +56,9 @@ def reply_created(noun: str, shown: Mapping[str, Any]) -> Json:
     return Json(shown, 201, headers={"location": f"/api/v1/{noun}/{shown['id']}"})
 
 
-def list_page(noun: str, shown: Sequence[Mapping[str, Any]], limit: int, key: str = "id") -> Json:
-    """Return one page of a list. `next` is the `before` of the following page, or null on the last page."""
-    return Json({noun: shown, "next": shown[-1][key] if len(shown) == limit else None})
+def list_page(noun: str, shown: Sequence[Mapping[str, Any]], following: str | None) -> Json:
+    """Return one page of a list. `following` is the `before` of the following page, or None on the last page."""
+    return Json({noun: shown, "next": following})
 
 
 class Problem(Json):

@@ -55,7 +55,8 @@ Key = Annotated[str, Depends(key_of)]
 async def list_sessions(desk: DeskDep, actor: Caller, query: Annotated[SessionQuery, Query()]) -> Json:
     """List sessions, the most recently used first. `next` is the `before` of the following page, or null."""
     views = await desk.sessions.list(query.limit, query.before, actor=actor)
-    return list_page("sessions", [view.snapshot() for view in views], query.limit, "key")
+    following = views[-1].session.key if len(views) == query.limit else None
+    return list_page("sessions", [view.snapshot() for view in views], following)
 
 
 @router.post(

@@ -41,7 +41,8 @@ async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key
 async def list_tasks(desk: DeskDep, actor: Caller, query: Annotated[TaskQuery, Query()]) -> Json:
     """List tasks, newest first. `next` is the `before` of the following page, or null."""
     which = TaskFilter(statuses=tuple(query.status), **query.model_dump(exclude={"status"}))
-    return list_page("tasks", [task.brief() for task in await desk.tasks.list(which, actor=actor)], query.limit)
+    tasks = await desk.tasks.list(which, actor=actor)
+    return list_page("tasks", [task.brief() for task in tasks], tasks.next)
 
 
 @router.get("/tasks/{task_id}", responses={200: {"model": TaskInfo}})

@@ -22,7 +22,7 @@ async def list_worktrees(desk: DeskDep, actor: Caller, query: Annotated[Worktree
     """List worktrees, newest first. `next` is the `before` of the following page, or null."""
     which = WorktreeFilter(statuses=tuple(query.status) or PRESENT, before=query.before, limit=query.limit)
     trees = await desk.worktrees.list(which, actor=actor)
-    return list_page("worktrees", [tree.snapshot() for tree in trees], query.limit)
+    return list_page("worktrees", [tree.snapshot() for tree in trees], trees.next)
 
 
 @router.get("/worktrees/{worktree_id}", responses={200: {"model": WorktreeInfo}})

@@ -93,18 +93,22 @@ async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> i
             if event["seq"] > last:
                 return last
             print_event(event, as_json)
-            position = event["seq"]
-        if not page["events"]:
+        if page["next"] is None or page["next"] >= last:
             return max(position, last)
+        position = page["next"]
 
 
 async def print_before(desk: Desk, before: int, limit: int, which: Which, as_json: bool) -> None:
     """Print the last `limit` events before the seq `before`."""
-    page = (await desk.client.events(before=before, limit=limit, **which))["events"]
-    for event in page:
+    found: list[EventInfo] = []
+    start: int | None = before
+    while start is not None and len(found) < limit:
+        page = await desk.client.events(before=start, limit=limit - len(found), **which)
+        found, start = page["events"] + found, page["next"]
+    for event in found:
         print_event(event, as_json)
-    if len(page) == limit:
-        note(f"Earlier: midwatch events --before {page[0]['seq']}")
+    if start is not None:
+        note(f"Earlier: midwatch events --before {start}")
 
 
 def print_event(event: EventInfo, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, Payload, event, records
 from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
+from midwatch.domain.listing import Listing
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
 
@@ -236,7 +237,7 @@ class HandoffStore(Protocol):
         Without `source_task`, look only at handoffs that did not come from a task.
         """
 
-    async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
+    async def list_handoffs(self, which: HandoffFilter) -> Listing[Handoff]:
         """Return handoffs, newest first."""
 
     async def count_open_handoffs(self) -> dict[str, int]:

@@ -133,7 +133,7 @@ class TokenStore(Protocol):
         """Return the token with the id `key`, or else the valid api token with the name `key`, or None."""
 
     async def list_tokens(self) -> list[Token]:
-        """Return all tokens, newest first."""
+        """Return the tokens of programs and browsers, newest first, at most 1000."""
 
     async def count_tokens(self, actor: str, now: int) -> int:
         """Count the valid links and browser tokens of an actor."""

@@ -23,6 +23,7 @@ from midwatch.domain.channel import Delivery, end_text, hide_target, notify, sta
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
+from midwatch.domain.listing import Listing
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 
@@ -322,11 +323,11 @@ class TaskStore(Protocol):
     async def get_task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 
-    async def list_tasks(self, which: TaskFilter) -> list[Task]:
-        """Return tasks, newest first."""
+    async def list_tasks(self, which: TaskFilter) -> Listing[Task]:
+        """Return a page of tasks, newest first."""
 
     async def count_tasks(self) -> Summary:
-        """Count tasks by status, from an index."""
+        """Return the number of tasks by status. The store keeps these numbers; nothing is counted."""
 
     async def list_related_tasks(self, root_id: str) -> list[Task]:
         """Return the task `root_id` and its retries and children, oldest first, at most 100."""

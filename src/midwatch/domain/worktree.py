@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
 from midwatch.domain.fields import Example, Hidden, JsonRecord
+from midwatch.domain.listing import Listing
 from midwatch.domain.task import WORKTREE_SHOWN, Task, has_conversation
 
 Status = Literal["making", "kept", "merged", "removed"]
@@ -225,7 +226,7 @@ class WorktreeStore(Protocol):
     async def get_worktree(self, worktree_id: str) -> Worktree | None:
         """Return the worktree, or None."""
 
-    async def list_worktrees(self, which: WorktreeFilter) -> list[Worktree]:
+    async def list_worktrees(self, which: WorktreeFilter) -> Listing[Worktree]:
         """Return worktrees, newest first."""
 
     async def prune_worktrees(self, before: int) -> int:

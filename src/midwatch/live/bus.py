@@ -180,7 +180,7 @@ class Bus:
                 continue
             if page:
                 self._publish(page)
-                self._foreign = self._foreign or page.cut or len(page) == most
+                self._foreign = self._foreign or page.next is not None
             else:
                 self._head = max(self._head, target_seq)  # the announced events were pruned
                 self._tail.clear()
@@ -298,14 +298,11 @@ class Bus:
         if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
             yield [new_event(Gap(oldest_seq=oldest), self._clock.now())]
             return
-        most = self._limits.page
-        while after < upto:
+        while after is not None and after < upto:
             page = await self._read(after, which)
             if due := [event for event in page if event.seq <= upto]:
                 yield due
-            if len(due) < len(page) or not (page.cut or len(page) == most):
-                return
-            after = page[-1].seq
+            after = page.next
 
     async def _read(self, after: int, which: EventFilter) -> Page:
         """Return a page of the log. Followers that are far behind take turns, so that they delay nobody else."""
@@ -355,8 +352,7 @@ class Bus:
             return [event for event in part if which.matches(event)], part[-1].seq
         head = self._head
         page = await self._read(position, which)
-        more = page.cut or len(page) == most
-        return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
+        return page, max(head, page[-1].seq if page else position) if page.next is None else page.next
 
 
 def _is_large(event: Event) -> bool:

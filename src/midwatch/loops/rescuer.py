@@ -122,8 +122,11 @@ class Rescuer(LeaderLoop):
     async def _count_usage(self, task: Task) -> dict[str, Any] | None:
         """Return the usage of the task's attempt that died, computed from the events of the attempt."""
         which, events = EventFilter(kinds=COUNTED_KINDS, task_id=task.id), list[Event]()
-        while page := await self._store.read_events(events[-1].seq if events else 0, which):
+        after: int | None = 0
+        while after is not None:
+            page = await self._store.read_events(after, which)
             events += page
+            after = page.next
         return count_usage((event for event in events if event.attempt == task.attempt), task.budget)
 
 

@@ -42,7 +42,8 @@ class Events:
         """Return at most `limit` stored events that match a filter, as JSON.
 
         These are the first events after the seq `after` or, if `before` is set, the last events before that seq.
-        The field `more` is true if there may be further events. Raise Pruned if events after `after` were removed.
+        The field `more` is true if there may be further events. Then `next` is the seq up to which the log was read:
+        the `after` or `before` of the next page. Raise Pruned if events after `after` were removed.
         """
         await self.check_reader(which, actor)
         bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
@@ -50,11 +51,11 @@ class Events:
             raise Pruned(after, bounds.oldest_seq)
         events = Page()
         if limit and before is not None:
-            events.extend(await self._store.read_events_back(before, which, limit))
+            events = await self._store.read_events_back(before, which, limit)
         elif limit:
             events = await self._store.read_events(after, which, limit)
-        more = events.cut or (0 < len(events) == limit)
-        return {"events": [event.snapshot() for event in events], **bounds._asdict(), "more": more}
+        shown = [event.snapshot() for event in events]
+        return {"events": shown, **bounds._asdict(), "more": events.next is not None, "next": events.next}
 
     async def state(self, which: EventFilter) -> State:
         """Return the state of the task or session that a filter names. Without both, return that of the whole desk."""

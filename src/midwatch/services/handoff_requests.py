@@ -13,6 +13,7 @@ from midwatch.base.errors import Conflict, Forbidden, HandoffError, InvalidInput
 from midwatch.domain.handoff import MAX_INPUT, Handoff, HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext, Messages
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.listing import Listing
 from midwatch.domain.session import PRIVATE, Message
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -96,7 +97,7 @@ class HandoffRequests:
                 await self._handoffs.wait(handoff_id, own.id if own else None)
         return await self._handoffs.get(handoff_id)
 
-    async def list(self, which: HandoffFilter | None = None, *, actor: AnyActor = None) -> list[Handoff]:
+    async def list(self, which: HandoffFilter | None = None, *, actor: AnyActor = None) -> Listing[Handoff]:
         """Return the handoffs that match a filter, newest first. An agent gets only those that come from its task.
 
         These are the handoffs of all tasks that come from the same first task.

@@ -27,6 +27,7 @@ from midwatch.domain.agent import Agent, AgentTerms, Candidate, best_first
 from midwatch.domain.changes import Changes
 from midwatch.domain.handoff import Form, Handoff, HandoffFilter, HandoffTask, Limits, Link, RunningTasks, Transfer
 from midwatch.domain.handoff_history import HandoffContext, HandoffInputData, HistoryMapper, InputFilter
+from midwatch.domain.listing import Listing
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
@@ -495,7 +496,7 @@ class Handoffs:
         """Return the handoff, or raise NotFound."""
         return require(await self._store.get_handoff(handoff_id), "handoff", handoff_id)
 
-    async def list(self, which: HandoffFilter | None = None) -> list[Handoff]:
+    async def list(self, which: HandoffFilter | None = None) -> Listing[Handoff]:
         """Return the handoffs that match a filter, newest first."""
         return await self._store.list_handoffs(which or HandoffFilter())
 

@@ -260,13 +260,14 @@ class Sessions:
 
     async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:
         which = TaskFilter(statuses=(status,), session_key=key, limit=PAGE)
-        while tasks := await self._store.list_tasks(which):
+        while True:
+            tasks = await self._store.list_tasks(which)
             for task in tasks:
                 with suppress(AlreadyFinished):
                     await self._tasks.cancel(task.id, actor=actor)
-            if status == "running":
-                return  # there is one at most, and it ends in its own time
-            which = replace(which, before=tasks[-1].id)
+            if tasks.next is None:
+                return
+            which = replace(which, before=tasks.next)
 
     async def list(self, limit: int = 50, before: str | None = None, *, actor: AnyActor = None) -> list[View]:
         """Return at most `limit` sessions, the most recently used first."""

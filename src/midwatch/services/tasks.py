@@ -17,6 +17,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
+from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
@@ -175,7 +176,7 @@ class Tasks:
     status = get
     """Another name for `get`."""
 
-    async def list(self, which: TaskFilter | None = None, *, actor: AnyActor = None) -> list[Task]:
+    async def list(self, which: TaskFilter | None = None, *, actor: AnyActor = None) -> Listing[Task]:
         """Return the tasks that match a filter, newest first, at most 500 at a time.
 
         An actor that may use only some work gets only the tasks of this work.
@@ -184,7 +185,6 @@ class Tasks:
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("`limit` must be from 1 to 500.", field="limit")
-        tasks: Sequence[Task]
         if isinstance(actor, Actor) and actor.work is not None:
             tasks = await self._list_work(which, actor)
         else:
@@ -192,19 +192,23 @@ class Tasks:
         waiting = {task.agent for task in tasks if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
         now = self._clock.now()
-        return [
+        shown = Listing(
             t._replace(wait="agent") if t.status == "pending" and t.agent in missing and not t.waits_until(now) else t
             for t in tasks
-        ]
+        )
+        shown.next = tasks.next
+        return shown
 
-    async def _list_work(self, which: TaskFilter, actor: Actor) -> Sequence[Task]:
+    async def _list_work(self, which: TaskFilter, actor: Actor) -> Listing[Task]:
         """Return the tasks that match a filter and belong to the only work that the actor may use, newest first."""
         found = [task for name in sorted(actor.work or ()) for task in await self._store.list_related_tasks(name)]
         key = actor.task.session_key if actor.task else actor.session
         if key is not None and not key.startswith(PRIVATE) and which.session_key in (None, key):
             found += await self._store.list_tasks(replace(which, session_key=key))
         chosen = {task.id: task for task in found if _matches(task, which)}
-        return sorted(chosen.values(), key=lambda task: task.id, reverse=True)[: which.limit]
+        listed = Listing(sorted(chosen.values(), key=lambda task: task.id, reverse=True)[: which.limit])
+        listed.next = listed[-1].id if len(listed) == which.limit else None
+        return listed
 
     async def result(self, task_id: str, *, actor: AnyActor = None) -> str:
         """Return the full result text of a task that is done, or raise NotFinished for another task."""

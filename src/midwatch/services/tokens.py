@@ -39,7 +39,7 @@ class Tokens:
         A token that was revoked or has expired is listed for a week.
         """
         authorize(by, "administer")
-        return [token for token in await self._store.list_tokens() if token.kind != "link"]
+        return await self._store.list_tokens()
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
         """Create a token for a program. Return the token and its secret, which is not stored.

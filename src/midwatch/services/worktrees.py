@@ -20,6 +20,7 @@ from midwatch.base.text import cut
 from midwatch.domain import worktree as rules
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import AnyActor, actor_name
+from midwatch.domain.listing import Listing
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.worktree import Diff, Git, MergeResult, Mutex, Worktree, WorktreeFilter
@@ -118,7 +119,7 @@ class Worktrees:
         except MidwatchError as problem:
             return replace(tree, note=str(problem))
 
-    async def list(self, which: WorktreeFilter | None = None, *, actor: AnyActor = None) -> list[Worktree]:
+    async def list(self, which: WorktreeFilter | None = None, *, actor: AnyActor = None) -> Listing[Worktree]:
         """Return the worktrees that match a filter, newest first, at most 500 at a time."""
         authorize(actor, "oversee")
         which = which or WorktreeFilter()
@@ -209,11 +210,14 @@ class Worktrees:
 
     async def _list_old(self, before: int) -> AsyncIterator[Worktree]:
         which = WorktreeFilter(statuses=("kept", "merged"), limit=500)
-        while page := await self._store.list_worktrees(which):
+        while True:
+            page = await self._store.list_worktrees(which)
             for tree in page:
                 if tree.updated_at < before and tree.host == self._host:
                     yield tree
-            which = replace(which, before=page[-1].id)
+            if page.next is None:
+                return
+            which = replace(which, before=page.next)
 
     async def _plan_at(self, task: Task, repository: str, subdir: str = "") -> Worktree:
         place = await self._git.locate(repository)

@@ -20,6 +20,7 @@ from midwatch.stores.verbs import (
     task,
     token,
     turn_steps,
+    usage,
     watch_state,
     worktree,
 )
@@ -33,11 +34,11 @@ class VerbStore(VerbRunner):
     apply = write(changes.apply)
     record_late = write(task.record_late)
     get_task = peek(task.get)
-    list_tasks = read(task.list_)
+    list_tasks = snapshot(task.list_)
     count_tasks = read(task.count)
     list_related_tasks = read(task.list_related)
     list_failed_tasks = read(task.list_failed)
-    sum_usage = read(task.sum_usage)
+    sum_usage = snapshot(usage.sum_usage)
     list_running_tasks = read(task.list_running)
     find_gate_holder = peek(task.find_gate_holder)
     find_dir_holder = peek(task.find_dir_holder)
@@ -53,7 +54,7 @@ class VerbStore(VerbRunner):
 
     get_handoff = peek(handoff.get)
     find_handoff = peek(handoff.find)
-    list_handoffs = read(handoff.list_)
+    list_handoffs = snapshot(handoff.list_)
     count_open_handoffs = read(handoff.count_open)
     count_handoffs = read(handoff.count)
     list_due_handoffs = read(handoff.list_due)
@@ -62,8 +63,8 @@ class VerbStore(VerbRunner):
     list_orphaned_handoffs = read(handoff.list_orphaned)
     prune_handoffs = write(handoff.prune)
 
-    read_events = read(event.read)
-    read_events_back = read(event.read_back)
+    read_events = snapshot(event.read)
+    read_events_back = snapshot(event.read_back)
     read_log_bounds = read(event.read_bounds)
     get_cursor = peek(event.get_cursor)
     set_cursor = write(event.set_cursor)
@@ -128,7 +129,7 @@ class VerbStore(VerbRunner):
     record_alerts = write(alert.record)
 
     get_worktree = peek(worktree.get)
-    list_worktrees = read(worktree.list_)
+    list_worktrees = snapshot(worktree.list_)
     prune_worktrees = write(worktree.prune)
 
     add_instance = write(instance.add)

@@ -302,14 +302,14 @@ class PostgresStore(VerbStore):
 
 def _run(tx: PostgresTx, op: Op) -> Answer:
     """Run a verb. If the verb fails before it has written anything, the other verbs of its group can continue."""
-    written, events, hints, topics = tx.written, len(tx.events), len(tx.hints), set(tx.topics)
+    written, mark, hints = tx.written, tx.mark(), len(tx.hints)
     try:
         return Answer(op, op.verb(tx, *op.args), None)
     except MidwatchError as problem:
         if tx.written != written:
             raise
-        del tx.events[events:], tx.hints[hints:]
-        tx.topics = topics
+        tx.reset(mark)
+        del tx.hints[hints:]
         return Answer(op, None, problem)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 
 from midwatch.domain.event import Event
-from midwatch.domain.task import OPEN
-from midwatch.stores.rows import Row, decode_task, dump_payload, replace_nul
+from midwatch.domain.task import OPEN, STATUSES
+from midwatch.stores.rows import Row, decode_task, dump_payload, dumps, replace_nul
 from midwatch.stores.sql import POSTGRES, load
+from midwatch.stores.verbs.event import count_moves, list_ended
 from midwatch.stores.verbs.tx import Params, Tx
 
 Connection = psycopg.Connection[Row]
@@ -62,7 +63,10 @@ FIRST = {"rank": -(2**31), "due_at": 0, "id": ""}
 COLUMNS = tuple(name for name in Event._fields if name != "seq")
 NUMBERS = frozenset({"time", "version", "attempt", "iteration"})
 APPEND = f"""
-WITH head AS (UPDATE event_head SET last_seq = last_seq + %(count)s RETURNING last_seq),
+WITH head AS (
+  UPDATE event_head SET last_seq = last_seq + %(count)s, {", ".join(f"{s} = {s} + %({s})s" for s in STATUSES)}
+  RETURNING last_seq
+),
 stored AS (
   INSERT INTO events (seq, {", ".join(COLUMNS)})
   SELECT head.last_seq - %(count)s + new.place, {", ".join(f"new.{name}" for name in COLUMNS)}
@@ -159,9 +163,12 @@ class PostgresTx(Tx):
         if self.hints and hint is not None:
             hint(self.connection, self.hints)
         head, note = None, f"{sender} {','.join(sorted(self.topics))}"
-        if self.events:
+        if self.events or self.moves:
             params = {"count": len(self.events), "events": _encode(self.events), "channel": CHANNEL, "note": note}
-            head = self.connection.execute(APPEND, params)
+            head = self.connection.execute(APPEND, {**params, **count_moves(self.moves)})
+            if ended := list_ended(self.moves):
+                # after the head is locked, so that two transactions cannot wait for each other
+                self._send("usage.add", {"ids": dumps(ended)})
         elif self.topics:
             self.connection.execute(NOTIFY, (CHANNEL, note))
         self.connection.execute("COMMIT")

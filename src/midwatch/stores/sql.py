@@ -8,6 +8,7 @@ written `:name`. These words in braces are replaced:
 - `{list:x}`: a subquery that returns the items of the JSON list in the parameter x
 - `{number:x.y}` and `{text:x.y}`: the member y of the JSON object in column x
 - `{by:x}`: a hint that SQLite must use the index x
+- `{among:x}`: a comparison with the rows of the statement x in `part.sql`
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 from midwatch.base.errors import SchemaTooNew
 from midwatch.domain.event import Event
@@ -33,20 +35,23 @@ SUBSTITUTIONS = {
 
 
 Dialect = Mapping[str, str]
-"""The replacements of `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}` for one kind of database."""
+"""The replacements of `{list:x}`, `{by:x}`, `{among:x}`, `{number:x.y}` and `{text:x.y}` for one kind of database."""
 
 SQLITE: Dialect = {
     "list": "(SELECT value FROM json_each(:{}))",
     "by": "INDEXED BY {}",
-    "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') "
+    "among": "IN ({{{}}})",
+    "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') AND abs(json_extract({0}, '$.{1}')) < 1e150 "
     "THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
     "text": "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
 }
 POSTGRES: Dialect = {
     "list": "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
     "by": "",
+    "among": "= ANY (ARRAY({{{}}}))",  # with a subquery the planner may read a whole table in the order of the result
     # a text of PostgreSQL cannot contain NUL, but JSON can
     "number": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
+    "AND abs(CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION)) < 1e150 "
     "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
     "text": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
     "THEN CAST({0} AS json) ->> '{1}' END",
@@ -81,11 +86,70 @@ def load(dialect: Dialect) -> dict[str, str]:
             head, _, statement = block.partition("\n")
             statements[f"{noun}.{head.partition(':')[0]}"] = statement.strip()
 
+    statements |= build_lists()
+
     def fill(statement: str) -> str:
-        text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS.get(m[1]) or statements[f"part.{m[1]}"], statement)
-        return re.sub(r"\{(\w+):([\w.]+)\}", lambda m: dialect[m[1]].format(*m[2].split(".")), text)
+        while "{" in statement:  # a replacement may contain words in braces, too
+            statement = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS.get(m[1]) or statements[f"part.{m[1]}"], statement)
+            statement = re.sub(r"\{(\w+):([\w.]+)\}", lambda m: dialect[m[1]].format(*m[2].split(".")), statement)
+        return statement
 
     return {name: fill(statement) for name, statement in statements.items()}
+
+
+class Path(NamedTuple):
+    """A way to read a list: the records that match a condition, in the order of the list, by one index."""
+
+    condition: str
+    by: str = ""
+
+
+PATHS: Mapping[str, Mapping[str, Path]] = {
+    "task": {
+        "all": Path("true"),
+        "open": Path("id {among:open_tasks}"),
+        "unfinished": Path("status IN ('failed', 'cancelled')", "tasks_unfinished"),
+        "session": Path("session_key = :session_key", "tasks_session"),
+        "creator": Path("creator = :creator", "tasks_creator"),
+        "agent": Path("agent = :agent", "tasks_agent"),
+    },
+    "handoff": {"all": Path("true"), "root": Path("id {among:handoffs_of_root}")},
+    "worktree": {"all": Path("true"), "present": Path("status <> 'removed'", "worktrees_present")},
+    "event": {
+        "all": Path("true"),
+        "task": Path("task_id = :task_id", "events_task"),
+        "session": Path("session_key = :session_key AND substr(session_key, 1, 3) <> 'bg:'", "events_session"),
+        "alert": Path("kind = 'watchdog_alert'", "events_alert"),
+    },
+}
+"""The ways to read the lists that can be long and have filters."""
+
+
+def build_lists() -> dict[str, str]:
+    """Return the statements that read a page of a list, for each of `PATHS`.
+
+    A page of `list_x` contains records before `:before`, newest first, but none before `:end`. `end_x` finds this end:
+    a number of records after the start, so that a page with a filter that matches few records does not read them all.
+    `next_x` and `next_end_x` read events in the other direction.
+    """
+    statements: dict[str, str] = {}
+    for noun, paths in PATHS.items():
+        key, table = ("seq", "events") if noun == "event" else ("id", TABLES[noun])
+        for name, (condition, by) in paths.items():
+            source = f"FROM {table} {f'{{by:{by}}}' if by else ''} WHERE {condition}"
+            page = f"AND {{{noun}_filter}} ORDER BY {key}"
+            before, after = f"{key} < :before", f"{key} > :after"
+            statements |= {
+                f"{noun}.list_{name}": f"SELECT {{{noun}}} {source} AND {before} AND {key} >= :end "
+                f"{page} DESC LIMIT :limit",
+                f"{noun}.end_{name}": f"SELECT {key} {source} AND {before} ORDER BY {key} DESC LIMIT 1 OFFSET :look",
+            }  # fmt: skip
+            if noun == "event":
+                statements |= {
+                    f"event.next_{name}": f"SELECT {{event}} {source} AND {after} AND seq <= :end {page} LIMIT :limit",
+                    f"event.next_end_{name}": f"SELECT seq {source} AND {after} ORDER BY seq LIMIT 1 OFFSET :look",
+                }
+    return statements
 
 
 TASK_COLUMNS = (*COLUMNS_OF["task"], "rank")

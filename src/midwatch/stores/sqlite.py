@@ -212,7 +212,7 @@ class SqliteStore(VerbStore):
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             answers = [self._run(tx, op, savepoints) for op in group]
-            appended = append(tx, tx.events) if tx.events else ()
+            appended = append(tx) if tx.events or tx.moves else ()
             self._connection.execute("COMMIT")
         except _NeedsSavepoints:
             raise
@@ -223,7 +223,7 @@ class SqliteStore(VerbStore):
         return Commit(frozenset(tx.topics), appended), answers
 
     def _run(self, tx: SqliteTx, op: Op, savepoint: bool) -> Answer:
-        events, changes = len(tx.events), self._connection.total_changes
+        mark, changes = tx.mark(), self._connection.total_changes
         if savepoint:
             self._connection.execute("SAVEPOINT verb")
         try:
@@ -235,8 +235,7 @@ class SqliteStore(VerbStore):
                 self._connection.execute("ROLLBACK TO verb")
             elif self._connection.total_changes != changes:
                 raise _NeedsSavepoints from problem
-            del tx.events[events:]
-            tx.counts.clear()
+            tx.reset(mark)
             if isinstance(problem, sqlite3.IntegrityError):
                 problem = Conflict(f"a record with this key already exists ({problem}); read it, then retry.")
             answer = Answer(op, None, problem)

@@ -17,9 +17,14 @@ class EventInfo(dict[str, Any]):
 
 
 class EventPage(TypedDict):
-    """Some stored events, and the first and last seq of the whole log."""
+    """Some stored events, and the first and last seq of the whole log.
+
+    If there may be `more` events, `next` is the seq up to which the log was read: the `after` of the next page or, for
+    a page of the last events, its `before`. A page may have few events or none although there are more.
+    """
 
     events: list[EventInfo]
     oldest_seq: int
     last_seq: int
     more: bool
+    next: int | None

@@ -160,10 +160,12 @@ class LogBounds(NamedTuple):
 class Page(list[Event]):
     """Some events, in order.
 
-    `cut` means that the page ends early because its events are large, and that more events follow.
+    `next` is the seq up to which the log was read: the `after` of the next page or, if the log is read backwards, its
+    `before`. It is None if the log was read to its end. A page may end early: because its events are large, or because
+    the filter matches few of the events that were looked at. Such a page may be empty.
     """
 
-    cut = False
+    next: int | None = None
 
 
 class EventLog(Protocol):
@@ -174,11 +176,12 @@ class EventLog(Protocol):
     ) -> Page:
         """Return up to `limit` matching events with seq > `after`, in order.
 
-        If the payloads have more than `most_text` characters, fewer events are returned, but at least one.
+        If the payloads have more than `most_text` characters, fewer events are returned. A page looks at a limited
+        number of events, so it may have few events or none although more follow: then `next` of the page is set.
         """
 
-    async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-        """Return the last `limit` matching events with seq < `before`, in order."""
+    async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+        """Return the last `limit` matching events with seq < `before`, in order. See `read_events` for early ends."""
 
     async def read_log_bounds(self) -> LogBounds:
         """Return the first and the last seq of the log.

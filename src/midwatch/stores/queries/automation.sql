@@ -2,9 +2,12 @@
 SELECT {automation} FROM automations WHERE id = :id
 
 -- list: newest first
-SELECT {automation} FROM automations
-WHERE (CAST(:scope_kind AS TEXT) IS NULL OR (scope_kind = :scope_kind AND scope_id = :scope_id))
-  AND status IN {list:statuses}
+SELECT {automation} FROM automations {by:automations_recent}
+WHERE status IN {list:statuses} ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- list_scope: the same for one scope
+SELECT {automation} FROM automations {by:automations_scope}
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- due: active automations whose next run is due, earliest first

@@ -12,6 +12,11 @@ SELECT min(due_at) FROM deliveries WHERE status = 'pending'
 SELECT {delivery} FROM deliveries WHERE id = :id
 
 -- list: newest first
+SELECT {delivery} FROM deliveries ORDER BY id DESC LIMIT :limit
+
+-- list_status: newest first, of one status
+SELECT {delivery} FROM deliveries WHERE status = :status ORDER BY id DESC LIMIT :limit
+
+-- list_task: newest first, of one task
 SELECT {delivery} FROM deliveries
-WHERE (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id) AND (CAST(:status AS TEXT) IS NULL OR status = :status)
-ORDER BY id DESC LIMIT :limit
+WHERE task_id = :task_id AND (CAST(:status AS TEXT) IS NULL OR status = :status) ORDER BY id DESC LIMIT :limit

@@ -1,30 +1,13 @@
--- take_seqs: reserve consecutive numbers
-UPDATE event_head SET last_seq = last_seq + :count RETURNING last_seq
+-- take_seqs: reserve consecutive numbers, and count how the tasks have changed
+UPDATE event_head SET last_seq = last_seq + :count, pending = pending + :pending, running = running + :running,
+  done = done + :done, failed = failed + :failed, cancelled = cancelled + :cancelled
+RETURNING last_seq
 
 -- touch: write the row again, without a change
 UPDATE event_head SET last_seq = last_seq
 
 -- append: store one event
 INSERT INTO events ({event}) VALUES ({event_marks})
-
--- read: events after a seq, in order
-SELECT {event} FROM events
-WHERE seq > :after
-  AND {event_filter}
-ORDER BY seq LIMIT :limit
-
--- read_task: events of one task after a seq, in order
-SELECT {event} FROM events
-WHERE task_id = :task_id AND seq > :after
-  AND {event_filter}
-ORDER BY seq LIMIT :limit
-
--- read_back: events before a seq, newest first
-SELECT {event} FROM events
-WHERE seq < :before
-  AND (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id)
-  AND {event_filter}
-ORDER BY seq DESC LIMIT :limit
 
 -- last_of_task: the newest event of a task, except alerts of the watchdog
 SELECT {event} FROM events WHERE task_id = :task_id AND kind <> 'watchdog_alert' ORDER BY seq DESC LIMIT 1

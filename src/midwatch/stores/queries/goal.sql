@@ -6,7 +6,7 @@ SELECT {goal} FROM goals
 WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_for_session', 'active', 'paused')
 
 -- list: newest first
-SELECT {goal} FROM goals WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- due: goals to wake, earliest deadline first; a goal whose task was transferred waits for the new task

@@ -4,14 +4,6 @@ SELECT {handoff} FROM handoffs WHERE id = :id
 -- find: the handoff of a task with this idempotency key
 SELECT {handoff} FROM handoffs WHERE coalesce(source_task, '') = :source_task AND once = :once
 
--- list: newest first
-SELECT {handoff} FROM handoffs
-WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
-  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
-  AND (CAST(:agent AS TEXT) IS NULL OR from_agent = :agent OR to_agent = :agent)
-  AND (CAST(:root_id AS TEXT) IS NULL OR root_id = :root_id OR task_id = :root_id)
-ORDER BY id DESC LIMIT :limit
-
 -- open: the number of open handoffs to each agent
 SELECT to_agent, count(*) FROM handoffs WHERE status IN ('pending', 'accepted', 'in_progress') GROUP BY to_agent
 

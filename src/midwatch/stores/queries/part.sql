@@ -23,3 +23,49 @@ NOT EXISTS (
   (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
   (SELECT count(*) FROM tasks
     WHERE session_key = sessions.key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:')
+
+-- open_tasks: the ids of the open tasks
+SELECT id FROM tasks {by:tasks_claim} WHERE status = 'pending'
+  UNION ALL SELECT id FROM tasks {by:tasks_gate} WHERE status = 'running'
+
+-- task_filter: the condition of a `TaskFilter`
+(CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+  AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
+  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+  AND (CAST(:creator AS TEXT) IS NULL OR creator = :creator)
+
+-- handoff_filter: the condition of a `HandoffFilter`
+(CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+  AND (CAST(:agent AS TEXT) IS NULL OR from_agent = :agent OR to_agent = :agent)
+
+-- handoffs_of_root: the ids of the handoffs of a root task
+SELECT id FROM handoffs WHERE root_id = :root_id UNION SELECT id FROM handoffs WHERE task_id = :root_id
+
+-- worktree_filter: the condition of a `WorktreeFilter`
+status IN {list:statuses}
+
+-- usage_groups: what the rows of a query about usage are grouped by
+CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
+  CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END,
+  CASE WHEN CAST(:day AS BOOLEAN) THEN quarter END
+
+-- usage_totals: the sums of a group
+sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), sum(unpriced),
+  sum(input_tokens), sum(output_tokens), sum(cost_usd)
+
+-- usage_of_chosen: the usage of each task in `chosen`; a figure so large that sums would overflow is not counted
+SELECT coalesce(creator, '') AS actor, agent,
+    CASE WHEN substr(session_key, 1, 3) = 'bg:' THEN '' ELSE session_key END AS session,
+    model, completed_at / 900000000 AS quarter, 1 AS tasks,
+    CASE WHEN status = 'done' THEN 1 ELSE 0 END AS done, CASE WHEN status = 'failed' THEN 1 ELSE 0 END AS failed,
+    CASE WHEN status = 'cancelled' THEN 1 ELSE 0 END AS cancelled,
+    CASE WHEN completed_at > started_at THEN completed_at - started_at ELSE 0 END AS micros,
+    CASE WHEN started_at IS NOT NULL AND coalesce(tokens_in, tokens_out, cost) IS NULL THEN 1 ELSE 0 END AS untold,
+    CASE WHEN started_at IS NOT NULL AND cost IS NULL THEN 1 ELSE 0 END AS unpriced,
+    tokens_in AS input_tokens, tokens_out AS output_tokens, cost AS cost_usd
+  FROM (
+    SELECT creator, agent, session_key, status, started_at, completed_at, coalesce({text:usage.model}, '') AS model,
+      {number:usage.input_tokens} AS tokens_in, {number:usage.output_tokens} AS tokens_out,
+      {number:usage.cost_usd} AS cost
+    FROM chosen
+  ) AS figures

@@ -54,16 +54,19 @@ SELECT {session} FROM sessions WHERE key = :key
 -- managers: creator and manage mode of the automations and open goals that use a session
 SELECT creator, manage_mode FROM automations WHERE session_key IN (:key, :base) AND status <> 'deleted'
 UNION SELECT creator, manage_mode FROM goals
-WHERE session_key IN (:key, :base) AND status NOT IN ('complete', 'timeout')
+WHERE session_key IN (:key, :base) AND status IN ('waiting_for_session', 'active', 'paused')
 
 -- view: one session and its activity
 SELECT {session}, {session_activity} FROM sessions WHERE key = :key
 
 -- list: sessions and their activity, most recently used first, without the private sessions of tasks
-SELECT {session}, {session_activity} FROM sessions
-WHERE substr(key, 1, 3) <> 'bg:' AND (CAST(:before AS TEXT) IS NULL
-  OR updated_at < (SELECT updated_at FROM sessions b WHERE b.key = :before)
-  OR (updated_at = (SELECT updated_at FROM sessions b WHERE b.key = :before) AND key > :before))
+SELECT {session}, {session_activity} FROM sessions {by:sessions_recent}
+WHERE substr(key, 1, 3) <> 'bg:' ORDER BY updated_at DESC, key LIMIT :limit
+
+-- list_before: the same after the session of the page before
+SELECT {session}, {session_activity} FROM sessions {by:sessions_recent}
+WHERE substr(key, 1, 3) <> 'bg:' AND updated_at <= (SELECT updated_at FROM sessions b WHERE b.key = :before)
+  AND (updated_at < (SELECT updated_at FROM sessions b WHERE b.key = :before) OR key > :before)
 ORDER BY updated_at DESC, key LIMIT :limit
 
 -- running: the running task of a session

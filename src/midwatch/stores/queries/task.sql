@@ -78,20 +78,6 @@ SELECT 1 FROM tasks WHERE id = :id AND status = 'running' AND attempt = :attempt
 -- get: one task
 SELECT {task} FROM tasks WHERE id = :id
 
--- list: newest first
-SELECT {task} FROM tasks
-WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
-  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
-  AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
-  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-  AND (CAST(:creator AS TEXT) IS NULL OR creator = :creator)
-ORDER BY id DESC LIMIT :limit
-
--- count: by status
-SELECT 'pending', count(*) FROM tasks WHERE status = 'pending'
-UNION ALL SELECT 'running', count(*) FROM tasks WHERE status = 'running'
-UNION ALL SELECT status, count(*) FROM tasks WHERE completed_at IS NOT NULL GROUP BY status
-
 -- running: running tasks, all or those of one owner
 SELECT {task} FROM tasks WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR lease_owner = :owner)
 
@@ -100,15 +86,6 @@ SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'
 
 -- dir_holder: the task that uses a directory exclusively
 SELECT id FROM tasks WHERE dir_key = :dir_key AND status = 'running'
-
--- prunable: ended tasks that are too old or too many
-SELECT id FROM (
-  SELECT id, completed_at, row_number() OVER (ORDER BY completed_at DESC) AS place
-  FROM tasks WHERE completed_at IS NOT NULL
-) AS ended WHERE completed_at < :before OR place > :keep LIMIT 1000
-
--- prune: an ended task
-DELETE FROM tasks WHERE id = :id
 
 -- prune_steps: the steps of an ended task, unless they are part of the history of a conversation
 DELETE FROM steps WHERE task_id = :id AND EXISTS (
@@ -124,29 +101,19 @@ DELETE FROM deliveries WHERE task_id = :id
 -- prune_approvals: the approvals of an ended task
 DELETE FROM approvals WHERE task_id = :id
 
--- usage: the sums of the usage of ended tasks, grouped as requested
-SELECT
-  CASE WHEN CAST(:actor AS BOOLEAN) THEN coalesce(creator, '') END,
-  CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
-  CASE WHEN CAST(:session AS BOOLEAN) THEN CASE WHEN substr(session_key, 1, 3) = 'bg:' THEN '' ELSE session_key END END,
-  CASE WHEN CAST(:model AS BOOLEAN) THEN coalesce({text:usage.model}, '') END,
-  CASE WHEN CAST(:day AS BOOLEAN) THEN completed_at / 900000000 END,
-  count(*),
-  sum(CASE WHEN status = 'done' THEN 1 ELSE 0 END),
-  sum(CASE WHEN status = 'failed' THEN 1 ELSE 0 END),
-  sum(CASE WHEN status = 'cancelled' THEN 1 ELSE 0 END),
-  sum(CASE WHEN completed_at > started_at THEN completed_at - started_at ELSE 0 END),
-  sum(CASE WHEN started_at IS NOT NULL AND coalesce(tokens_in, tokens_out, cost) IS NULL THEN 1 ELSE 0 END),
-  sum(CASE WHEN started_at IS NOT NULL AND cost IS NULL THEN 1 ELSE 0 END),
-  sum(tokens_in), sum(tokens_out), sum(cost)
-FROM (
-  SELECT creator, agent, session_key, status, started_at, completed_at, usage,
-    {number:usage.input_tokens} AS tokens_in, {number:usage.output_tokens} AS tokens_out,
-    {number:usage.cost_usd} AS cost
-  FROM tasks WHERE completed_at IS NOT NULL AND completed_at >= :since AND completed_at < :until
-    AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-) AS ended
-GROUP BY 1, 2, 3, 4, 5
+-- count: by status, in the order of `STATUSES`
+SELECT pending, running, done, failed, cancelled FROM event_head
+
+-- prunable: the oldest ended tasks, up to a number, that ended before a time or are too many
+SELECT id FROM (
+  SELECT id FROM tasks WHERE completed_at IS NOT NULL AND completed_at < :before ORDER BY completed_at LIMIT :step
+) AS old
+UNION SELECT id FROM (
+  SELECT id FROM tasks WHERE completed_at IS NOT NULL ORDER BY completed_at LIMIT :too_many
+) AS surplus
+
+-- prune: ended tasks; returns the status of each
+DELETE FROM tasks WHERE id IN {list:ids} RETURNING id, status
 
 -- related: the tasks with the same root, oldest first
 SELECT {task} FROM tasks WHERE id = :root
@@ -154,8 +121,9 @@ UNION ALL SELECT {task} FROM (
   SELECT {task} FROM tasks WHERE root_id = :root AND root_id <> id ORDER BY id LIMIT 100
 ) AS others
 
--- failed: tasks that failed since a time and were not retried, newest first
-SELECT {task} FROM tasks
-WHERE status = 'failed' AND completed_at IS NOT NULL AND completed_at >= :since
-  AND NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || tasks.id)
+-- failed: the newest tasks that failed since a time and were not retried, newest first; looks at 1000 of them at most
+SELECT {task} FROM (
+  SELECT {task} FROM tasks WHERE status = 'failed' AND completed_at >= :since ORDER BY completed_at DESC LIMIT 1000
+) AS newest
+WHERE NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || newest.id)
 ORDER BY completed_at DESC LIMIT :limit

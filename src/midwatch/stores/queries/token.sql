@@ -9,8 +9,8 @@ WHERE hash = :hash AND (root IS NULL OR EXISTS (
 SELECT {token} FROM tokens WHERE id = :key OR (name = :key AND kind = 'api' AND revoked_at IS NULL)
 ORDER BY CASE WHEN id = :key THEN 0 ELSE 1 END LIMIT 1
 
--- list: newest first
-SELECT {token} FROM tokens ORDER BY id DESC
+-- list: tokens of programs and browsers, newest first
+SELECT {token} FROM tokens WHERE kind <> 'link' ORDER BY id DESC LIMIT :limit
 
 -- count: valid links and browsers of an actor
 SELECT count(*) FROM tokens WHERE actor = :actor AND kind <> 'api' AND revoked_at IS NULL AND expires_at > :now

@@ -12,7 +12,8 @@ def get(tx: Tx, approval_id: str) -> Approval | None:
 
 
 def list_(tx: Tx, status: Status | None = None, limit: int = 50, task_id: str | None = None) -> list[Approval]:
-    return tx.find_all(Approval, "approval.list", status=status, limit=limit, task_id=task_id)
+    name = "list_task" if task_id is not None else "list" if status is None else "list_status"
+    return tx.find_all(Approval, f"approval.{name}", task_id=task_id, status=status, limit=limit)
 
 
 def list_pending(tx: Tx, fence: Fence) -> list[Approval]:

@@ -15,9 +15,10 @@ def get(tx: Tx, automation_id: str) -> Automation | None:
 def list_(
     tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
 ) -> list[Automation]:
-    kind, name = scope or (None, None)
-    shown = dumps(statuses or ("active", "paused"))
-    return tx.find_all(Automation, "automation.list", scope_kind=kind, scope_id=name, statuses=shown, limit=limit)
+    params = {"statuses": dumps(statuses or ("active", "paused")), "limit": limit}
+    if scope is None:
+        return tx.find_all(Automation, "automation.list", **params)
+    return tx.find_all(Automation, "automation.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:

@@ -14,7 +14,7 @@ from midwatch.domain.session import Message
 from midwatch.domain.task import Task
 from midwatch.stores.rows import encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
-from midwatch.stores.verbs.tx import Tx
+from midwatch.stores.verbs.tx import Move, Tx
 
 
 def apply(tx: Tx, changes: Changes) -> None:
@@ -45,6 +45,7 @@ def insert(tx: Tx, record: Record) -> None:
     tx.topics.add(record.noun)
     if isinstance(record, Task):
         tx.statement(INSERT_TASK, encode_task(record))
+        tx.moves.append(Move(record.id, None, record.status))
         tx.hint(record.agent, record.due_at)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
@@ -107,6 +108,7 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         tx.topics.add("stop")
     if "status" in update.fields:
         tx.topics.add("task")
+        tx.moves.append(Move(update.id, guard["status"], update.fields["status"]))
         tx.unblock(update.id)
 
 

@@ -11,7 +11,8 @@ def get(tx: Tx, delivery_id: str) -> Delivery | None:
 
 
 def list_(tx: Tx, *, task_id: str | None = None, status: Status | None = None, limit: int = 50) -> list[Delivery]:
-    return tx.find_all(Delivery, "channel.list", task_id=task_id, status=status, limit=limit)
+    name = "list_task" if task_id is not None else "list" if status is None else "list_status"
+    return tx.find_all(Delivery, f"channel.{name}", task_id=task_id, status=status, limit=limit)
 
 
 def list_due(tx: Tx, now: int, limit: int = 50) -> list[Delivery]:

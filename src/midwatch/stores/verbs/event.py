@@ -5,20 +5,47 @@ from __future__ import annotations
 from typing import Any
 
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, parse_kinds
+from midwatch.domain.session import PRIVATE
+from midwatch.domain.task import OPEN, STATUSES
 from midwatch.stores.rows import PAYLOAD, SEQ, decode_event, dumps, encode_event
-from midwatch.stores.verbs.tx import Tx
+from midwatch.stores.verbs.listing import MOST_LOOKED
+from midwatch.stores.verbs.tx import Move, Tx
 
+LAST = 2**62
+"""A number after every seq."""
 MOST_READ = 4_000_000
 """Maximum characters of all payloads in one page, so that long texts do not fill the memory of the process."""
 PRUNE_STEP = 10_000
 """Maximum number of events removed in one transaction, so that pruning does not block other work for long."""
 
 
-def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
-    """Store `events` and return them with their seqs. Call this just before the commit."""
-    numbered = number(events, tx.value(int, "event.take_seqs", count=len(events)) or 0)
+def append(tx: Tx) -> tuple[Event, ...]:
+    """Store the events, counts and sums that a transaction has collected. Call this just before the commit.
+
+    Return the events with their seqs.
+    """
+    events = tx.events
+    numbered = number(events, tx.value(int, "event.take_seqs", count=len(events), **count_moves(tx.moves)) or 0)
     tx.run_many("event.append", map(encode_event, numbered))
+    if ended := list_ended(tx.moves):
+        tx.run("usage.add", {"ids": dumps(ended)})
     return numbered
+
+
+def count_moves(moves: list[Move]) -> dict[str, int]:
+    """Return by how much the number of tasks of each status has changed."""
+    counts: dict[str, int] = dict.fromkeys(STATUSES, 0)
+    for _, before, after in moves:
+        if before is not None:
+            counts[before] -= 1
+        if after is not None:
+            counts[after] += 1
+    return counts
+
+
+def list_ended(moves: list[Move]) -> list[str]:
+    """Return the ids of the tasks that have ended. Tasks that were only removed are not included."""
+    return [task_id for task_id, _, after in moves if after is not None and after not in OPEN]
 
 
 def touch(tx: Tx) -> None:
@@ -42,23 +69,38 @@ def _params(which: EventFilter) -> dict[str, Any]:
 
 
 def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500, most_text: int = MOST_READ) -> Page:
-    params = {"after": after, "limit": limit, **_params(which)}
-    if which.of_task is not None:
-        params["task_id"] = which.of_task
-    name = "event.read" if which.of_task is None else "event.read_task"
+    path, filtered = _choose_path(which)
+    params = {"after": after, "limit": limit, "task_id": which.of_task, **_params(which)}
+    end = tx.value(int, f"event.next_end_{path}", **params, look=MOST_LOOKED) if filtered else None
     page, size = Page(), 0
-    for row in tx.rows(name, params):
+    page.next = end
+    for row in tx.rows(f"event.next_{path}", {**params, "end": LAST if end is None else end}):
         page.append(decode_event(row))
         size += len(row[PAYLOAD])
-        if size >= most_text:
-            page.cut = len(page) < limit
+        if size >= most_text or len(page) == limit:
+            page.next = page[-1].seq
             break
     return page
 
 
-def read_back(tx: Tx, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
+def read_back(tx: Tx, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
+    path, filtered = _choose_path(which)
     params = {"before": before, "limit": limit, "task_id": which.of_task, **_params(which)}
-    return tx.find_all(Event, "event.read_back", **params)[::-1]
+    end = tx.value(int, f"event.end_{path}", **params, look=MOST_LOOKED) if filtered else None
+    page = Page(tx.find_all(Event, f"event.list_{path}", **params, end=end or 0)[::-1])
+    page.next = page[0].seq if len(page) == limit else end
+    return page
+
+
+def _choose_path(which: EventFilter) -> tuple[str, bool]:
+    """Return the path of `midwatch.stores.sql.PATHS` for a filter, and whether not every event of the path matches."""
+    if which.of_task is not None:
+        return "task", which != EventFilter(task_id=which.task_id)
+    if which.session_key is not None and not which.session_key.startswith(PRIVATE):
+        return "session", which != EventFilter(session_key=which.session_key)
+    if which.kinds == ("watchdog_alert",):
+        return "alert", which != EventFilter(kinds=which.kinds)
+    return "all", which != EVERYTHING
 
 
 def find_last(tx: Tx, task_id: str) -> Event | None:

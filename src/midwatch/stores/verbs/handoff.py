@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from midwatch.domain.handoff import Handoff, HandoffFilter
+from midwatch.domain.listing import Listing
 from midwatch.stores.rows import dumps
+from midwatch.stores.verbs.listing import list_page
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -17,11 +19,11 @@ def find(tx: Tx, source_task: str | None, once: str) -> Handoff | None:
     return tx.find(Handoff, "handoff.find", source_task=source_task or "", once=once)
 
 
-def list_(tx: Tx, which: HandoffFilter) -> list[Handoff]:
-    return tx.find_all(
-        Handoff, "handoff.list", before=which.before, statuses=dumps(which.statuses), agent=which.agent,
-        root_id=which.root_id, limit=which.limit,
-    )  # fmt: skip
+def list_(tx: Tx, which: HandoffFilter) -> Listing[Handoff]:
+    path = "handoff.all" if which.root_id is None else "handoff.root"
+    params = {"statuses": dumps(which.statuses), "agent": which.agent, "root_id": which.root_id}
+    filtered = bool(which.statuses or which.agent)
+    return list_page(tx, Handoff, path, params, before=which.before, limit=which.limit, filtered=filtered)
 
 
 def count_open(tx: Tx) -> dict[str, int]:

@@ -31,7 +31,8 @@ def _view(row: Row) -> View:
 
 
 def list_(tx: Tx, limit: int = 50, before: str | None = None) -> list[View]:
-    return [_view(row) for row in tx.rows("session.list", {"limit": limit, "before": before})]
+    name = "session.list" if before is None else "session.list_before"
+    return [_view(row) for row in tx.rows(name, {"limit": limit, "before": before})]
 
 
 def open_(tx: Tx, session: Session, events: tuple[Event, ...]) -> bool:

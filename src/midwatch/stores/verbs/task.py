@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import Counter
 from functools import cached_property
-from typing import Any
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain import task as steps
@@ -14,11 +12,20 @@ from midwatch.domain.changes import Fence
 from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
-from midwatch.domain.task import STATUSES, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
-from midwatch.domain.usage import PARTS, UsageQuery, UsageRow
+from midwatch.domain.listing import Listing
+from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
-from midwatch.stores.verbs.tx import Tx
+from midwatch.stores.verbs.listing import list_page
+from midwatch.stores.verbs.tx import Move, Tx
+
+UNFINISHED = frozenset({"failed", "cancelled"})
+TESTED_BY = {"statuses": ("open",), "session_key": ("session",), "creator": ("creator",), "agent": ("agent",)}
+"""For each field of a filter, the paths whose tasks all match it."""
+PRUNE_STEP = 1000
+"""Maximum number of tasks removed in one transaction, for each of the two reasons."""
+USAGE_KEPT = 400 * 96
+"""The usage of ended tasks is kept for this many quarters of an hour, longer than the tasks."""
 
 
 def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
@@ -152,6 +159,7 @@ def _claim_tasks(tx: Tx, tasks: list[Task], request: ClaimRequest, now: int) -> 
         tx.events.append(event(started, now, **steps.meta(running)))
         if running.route:
             add_deliveries(tx, steps.start_notice(running, now))
+        tx.moves.append(Move(task.id, "pending", "running"))
         claims.append(Claim(running, token))
         changed.append({**fields, "id": task.id})
     tx.run_many("task.claim", changed)
@@ -178,11 +186,27 @@ def get(tx: Tx, task_id: str) -> Task | None:
     return tx.find(Task, "task.get", id=task_id)
 
 
-def list_(tx: Tx, which: TaskFilter) -> list[Task]:
-    return tx.find_all(
-        Task, "task.list", before=which.before, statuses=dumps(which.statuses), agent=which.agent,
-        session_key=which.session_key, creator=which.creator, limit=which.limit,
-    )  # fmt: skip
+def list_(tx: Tx, which: TaskFilter) -> Listing[Task]:
+    path = _choose_path(which)
+    params = {
+        "statuses": dumps(which.statuses), "agent": which.agent, "session_key": which.session_key,
+        "creator": which.creator,
+    }  # fmt: skip
+    filtered = any(getattr(which, name) for name in TESTED_BY if path not in TESTED_BY[name])
+    return list_page(tx, Task, f"task.{path}", params, before=which.before, limit=which.limit, filtered=filtered)
+
+
+def _choose_path(which: TaskFilter) -> str:
+    """Return the path of `midwatch.stores.sql.PATHS` that probably finds the fewest tasks for a filter."""
+    if which.statuses and OPEN.issuperset(which.statuses):
+        return "open"
+    if which.session_key is not None:
+        return "session"
+    if which.creator is not None:
+        return "creator"
+    if which.statuses and UNFINISHED.issuperset(which.statuses):
+        return "unfinished"
+    return "all" if which.agent is None else "agent"
 
 
 def list_running(tx: Tx, owner: str | None = None) -> list[Task]:
@@ -198,8 +222,9 @@ def list_failed(tx: Tx, since: int, limit: int = 10) -> list[Task]:
 
 
 def count(tx: Tx) -> Summary:
-    counts: Counter[str] = Counter(dict(tx.rows("task.count", {})))
-    return Summary(counts.total(), *(counts[status] for status in STATUSES))
+    counts = tx.row("task.count", {})
+    assert counts is not None
+    return Summary(sum(counts), *counts)
 
 
 def find_gate_holder(tx: Tx, gate: str) -> str | None:
@@ -222,13 +247,15 @@ def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
 
 
 def prune(tx: Tx, before: int, keep: int) -> int:
-    ids = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
-    for statement in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
+    counts = count(tx)
+    too_many = max(0, counts.total - counts.active - keep)
+    limits = {"before": before, "step": PRUNE_STEP, "too_many": min(too_many, PRUNE_STEP)}
+    ids = [{"id": row[0]} for row in tx.rows("task.prunable", limits)]
+    for statement in ("prune_steps", "prune_steers", "prune_deliveries", "prune_approvals"):
         tx.run_many(f"task.{statement}", ids)
+    if ids:
+        removed = tx.rows("task.prune", {"ids": dumps([task["id"] for task in ids])})
+        tx.moves += [Move(task_id, status, None) for task_id, status in removed]
+    else:
+        tx.run("usage.prune", {"kept": USAGE_KEPT})
     return len(ids)
-
-
-def sum_usage(tx: Tx, query: UsageQuery) -> list[UsageRow]:
-    params: dict[str, Any] = {part: part in query.by for part in PARTS}
-    params |= {"since": query.since, "until": query.until, "session_key": query.session_key}
-    return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.usage", params)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from midwatch.domain.identity import Token
 from midwatch.stores.verbs.tx import Tx
 
+MOST_LISTED = 1000
+
 
 def recognise(tx: Tx, hashed: str, now: int) -> Token | None:
     return tx.find(Token, "token.by_hash", hash=hashed, now=now)
@@ -15,7 +17,7 @@ def get(tx: Tx, key: str) -> Token | None:
 
 
 def list_(tx: Tx) -> list[Token]:
-    return tx.find_all(Token, "token.list")
+    return tx.find_all(Token, "token.list", limit=MOST_LISTED)
 
 
 def count(tx: Tx, actor: str, now: int) -> int:

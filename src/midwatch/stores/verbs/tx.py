@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from midwatch.domain.event import Event
 from midwatch.stores.rows import Row, decode
 
 R = TypeVar("R")
 Params = Mapping[str, Any] | Row
+Mark = tuple[int, int]
+
+
+class Move(NamedTuple):
+    """A task that has changed its status. `before` is None for a new task, and `after` for a removed task."""
+
+    task_id: str
+    before: str | None
+    after: str | None
 
 
 class Tx(ABC):
@@ -24,6 +33,18 @@ class Tx(ABC):
         """The topics that this transaction may have changed; see `midwatch.domain.store.Commit`."""
         self.counts: dict[str | None, int] = {}
         """The open tasks that this transaction has counted: of each actor, and under None those of all actors."""
+        self.moves: list[Move] = []
+        """How tasks have changed their status. The counts and sums are written at the end of the transaction."""
+
+    def mark(self) -> Mark:
+        """Return how much has been collected so far."""
+        return len(self.events), len(self.moves)
+
+    def reset(self, mark: Mark) -> None:
+        """Forget what was collected after `mark`, because the verb that did it has failed."""
+        events, moves = mark
+        del self.events[events:], self.moves[moves:]
+        self.counts.clear()
 
     @abstractmethod
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:

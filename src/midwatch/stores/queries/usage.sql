@@ -1,0 +1,48 @@
+-- add: add the usage of tasks that have ended to the sums
+WITH chosen AS (
+  SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks WHERE id IN {list:ids}
+)
+INSERT INTO usage_sums (
+  actor, agent, session, model, quarter, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
+  output_tokens, cost_usd
+)
+SELECT actor, agent, session, model, quarter, {usage_totals} FROM ({usage_of_chosen}) AS ended
+WHERE true GROUP BY actor, agent, session, model, quarter
+ON CONFLICT (quarter, actor, agent, session, model) DO UPDATE SET
+  tasks = usage_sums.tasks + excluded.tasks, done = usage_sums.done + excluded.done,
+  failed = usage_sums.failed + excluded.failed, cancelled = usage_sums.cancelled + excluded.cancelled,
+  micros = usage_sums.micros + excluded.micros, untold = usage_sums.untold + excluded.untold,
+  unpriced = usage_sums.unpriced + excluded.unpriced,
+  input_tokens = coalesce(usage_sums.input_tokens + excluded.input_tokens, usage_sums.input_tokens, excluded.input_tokens),
+  output_tokens =
+    coalesce(usage_sums.output_tokens + excluded.output_tokens, usage_sums.output_tokens, excluded.output_tokens),
+  cost_usd = coalesce(usage_sums.cost_usd + excluded.cost_usd, usage_sums.cost_usd, excluded.cost_usd)
+
+-- sum: the sums of whole quarters of an hour, grouped as requested
+SELECT {usage_groups}, {usage_totals} FROM usage_sums
+WHERE quarter >= :first AND quarter < :last GROUP BY 1, 2, 3, 4, 5
+
+-- sum_session: the same for one conversation
+SELECT {usage_groups}, {usage_totals} FROM usage_sums
+WHERE session = :session_key AND session <> '' AND quarter >= :first AND quarter < :last GROUP BY 1, 2, 3, 4, 5
+
+-- sum_tasks: the usage of the tasks that ended in a part of a quarter of an hour, of one session or of all
+WITH chosen AS (
+  SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks
+  WHERE completed_at IS NOT NULL AND completed_at >= :since AND completed_at < :until
+    AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
+)
+SELECT {usage_groups}, {usage_totals} FROM ({usage_of_chosen}) AS ended GROUP BY 1, 2, 3, 4, 5
+
+-- sum_private: the usage of the ended tasks of a private session, which has no sums of its own
+WITH chosen AS (
+  SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks {by:tasks_session}
+  WHERE session_key = :session_key AND completed_at >= :since AND completed_at < :until
+)
+SELECT {usage_groups}, {usage_totals} FROM ({usage_of_chosen}) AS ended GROUP BY 1, 2, 3, 4, 5
+
+-- ended_between: whether a task ended in a period
+SELECT 1 FROM tasks WHERE completed_at IS NOT NULL AND completed_at >= :since AND completed_at < :until LIMIT 1
+
+-- prune: sums that are much older than the newest
+DELETE FROM usage_sums WHERE quarter < (SELECT max(quarter) FROM usage_sums) - :kept
