@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections import Counter
 from functools import cached_property
 from typing import Any
@@ -14,11 +15,15 @@ from midwatch.domain.changes import Fence
 from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
+from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import STATUSES, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.domain.usage import PARTS, UsageQuery, UsageRow
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.tx import Tx
+
+PRUNE_PAGE = 20
+"""Number of tasks that pruning removes before it checks how much of its time is used."""
 
 
 def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
@@ -211,11 +216,16 @@ def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
     return list(opened.values())
 
 
-def prune(tx: Tx, before: int, keep: int) -> int:
+def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
+    deadline = time.perf_counter() + seconds
     ids = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
-    for statement in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
-        tx.run_many(f"task.{statement}", ids)
-    return len(ids)
+    removed = 0
+    while removed < len(ids) and (not removed or time.perf_counter() < deadline):
+        page = ids[removed : removed + PRUNE_PAGE]
+        for statement in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
+            tx.run_many(f"task.{statement}", page)
+        removed += len(page)
+    return removed
 
 
 def sum_usage(tx: Tx, query: UsageQuery) -> list[UsageRow]:
