@@ -31,7 +31,7 @@ from records import CLOCK, a_goal, an_automation, fence, progress, put, submit_a
 Rows = dict[str, list[tuple]]
 
 
-def report_nothing(table: str, rows: int) -> None: ...
+def report_nothing(what: str, done: int, total: int) -> None: ...
 
 
 def read_sqlite_rows(path: Path) -> Rows:
@@ -133,7 +133,7 @@ def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
 
 async def test_all_data_moves_unchanged(settings: Settings, shared: Settings, database: str) -> None:
     reports: list[tuple[str, int]] = []
-    copy_result = await migrate(settings, database, lambda table, rows: reports.append((table, rows)))
+    copy_result = await migrate(settings, database, lambda table, rows, total: reports.append((table, rows)))
     source = read_sqlite_rows(settings.home / "midwatch.db")
     assert read_postgres_rows(database) == without_nul(source)
     assert copy_result.rows == {table: len(rows) for table, rows in source.items()}
@@ -179,8 +179,8 @@ def an_instance(**more: object) -> Instance:
 
 
 async def test_a_failed_move_leaves_the_target_empty(settings: Settings, shared: Settings, database: str) -> None:
-    def fail_at_table(table: str, rows: int) -> None:
-        if table == "tasks":
+    def fail_at_table(what: str, done: int, total: int) -> None:
+        if what == "tasks":
             raise RuntimeError("the lights went out")
 
     with pytest.raises(RuntimeError):
@@ -216,7 +216,7 @@ async def test_rows_that_arrive_changed_fail_the_move(
 async def test_both_databases_are_locked_during_a_move(settings: Settings, database: str) -> None:
     refused = []
 
-    def write(table: str, rows: int) -> None:
+    def write(what: str, done: int, total: int) -> None:
         with psycopg.connect(database, options="-c lock_timeout=50") as there:
             try:
                 there.execute("UPDATE event_head SET last_seq = 7")
@@ -298,7 +298,7 @@ async def test_a_backup_of_postgres_is_a_snapshot_during_writes(
     loop = asyncio.get_running_loop()
 
     async def with_writer(store: PostgresStore) -> None:
-        def write(table: str, rows: int) -> None:
+        def write(what: str, done: int, total: int) -> None:
             asyncio.run_coroutine_threadsafe(put(store), loop).result(60)
 
         await backup(shared, file, write)

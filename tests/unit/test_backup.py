@@ -44,7 +44,7 @@ from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put,
 PROCESS = ("host", "pgid", "pgid_mark")
 
 
-def report_nothing(table: str, rows: int) -> None: ...
+def report_nothing(what: str, done: int, total: int) -> None: ...
 
 
 def contents(path: Path) -> dict[str, list[tuple]]:
@@ -168,7 +168,7 @@ async def test_a_backup_is_a_snapshot_during_writes(filled: Settings, file: Path
     loop = asyncio.get_running_loop()
     before = contents(filled.home / "midwatch.db")
 
-    def write(table: str, rows: int) -> None:
+    def write(what: str, done: int, total: int) -> None:
         asyncio.run_coroutine_threadsafe(put(writer), loop).result(60)
 
     result = await backup(filled, file, write)
@@ -422,7 +422,7 @@ async def test_a_cancelled_copy_ends_and_leaves_nothing(
     started, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(table: str, rows: int) -> None:
+    def slow(what: str, done: int, total: int) -> None:
         loop.call_soon_threadsafe(started.set)
         assert go_on.wait(60)
 

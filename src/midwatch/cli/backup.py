@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from midwatch.runtime.backup import CopyResult
 
-ROWS_PER_NOTE = 50_000
+NOTE_SECONDS = 1.0
 File = Annotated[Path, Argument(metavar="FILE", help="Backup file.")]
 Force = Annotated[bool, Option("--force", help="Replace an existing file or existing data.")]
 To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty database: postgresql://user@host/name.")]
@@ -58,7 +59,7 @@ async def migrate(to: To, as_json: AsJson = False) -> Reply:
     copied = await copy_to_postgres(settings, to, report_progress(as_json))
     database = without_password(to)
     text = join(
-        f"CopyResult {describe_copy(copied)}.",
+        f"Copied {describe_copy(copied)}.",
         f"Now set this in {settings.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with the password):",
         f'  db = "{database}"',
         "The SQLite file is unchanged. Without the setting `db`, midwatch still uses the SQLite file.",
@@ -78,11 +79,14 @@ def summarise(copied: CopyResult) -> dict[str, object]:
     return {"rows": copied.rows, "last_seq": copied.last_seq, **aside}
 
 
-def report_progress(quiet: bool) -> Callable[[str, int], None]:
-    """Return a function that prints the progress of large tables."""
+def report_progress(quiet: bool) -> Callable[[str, int, int], None]:
+    """Return a function that prints the progress of a copy, at most one line in `NOTE_SECONDS`."""
+    noted_at = time.monotonic()
 
-    def report(table: str, rows: int) -> None:
-        if not quiet and rows and rows % ROWS_PER_NOTE == 0:
-            note(f"{table}: {rows} rows so far")
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal noted_at
+        if not quiet and time.monotonic() - noted_at >= NOTE_SECONDS:
+            noted_at = time.monotonic()
+            note(f"{what}: {done * 100 // max(total, 1)} %")
 
     return report

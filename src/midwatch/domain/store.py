@@ -23,6 +23,9 @@ from midwatch.domain.usage import UsageStore
 from midwatch.domain.watch_state import StateStore
 from midwatch.domain.worktree import WorktreeStore
 
+STEP_SECONDS = 0.003
+"""Seconds for which one step of pruning may use the writer of a store. The commit comes on top."""
+
 
 class Commit(NamedTuple):
     """The report about a commit: the topics that it may have changed, and the events that it appended.
@@ -82,6 +85,12 @@ class Store(
 
     async def check_writable(self) -> None:
         """If a write has failed because of the database, try to write again; raise StoreUnavailable if this fails."""
+
+    async def shrink(self) -> bool:
+        """Return unused space to the file system for a few milliseconds. Return whether there may be more to return.
+
+        A database that does this by itself returns False.
+        """
 
     async def describe(self) -> dict[str, object]:
         """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""

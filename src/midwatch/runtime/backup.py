@@ -1,7 +1,8 @@
 """Backups: write the store to a file, restore the store from a file, and move a home to PostgreSQL.
 
 A backup is a SQLite file with the tables of the store. It can be made from and restored to both SQLite and PostgreSQL.
-All rows are copied in one transaction, and the copy is compared row by row before it is used.
+Everything is copied in one transaction, and the copy is checked before it is used: a file is copied page by page and
+checked by SQLite; rows from or for PostgreSQL are compared one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -169,10 +170,10 @@ async def _in_thread(work: Callable[[OnProgress], CopyResult], report: OnProgres
     """Run a copy in a Python thread. If the call is cancelled, the copy stops at its next progress report."""
     cancelled = threading.Event()
 
-    def report_or_stop(table: str, rows: int) -> None:
+    def report_or_stop(what: str, done: int, total: int) -> None:
         if cancelled.is_set():
             raise CopyCancelled
-        report(table, rows)
+        report(what, done, total)
 
     try:
         return await asyncio.to_thread(work, report_or_stop)
@@ -183,40 +184,50 @@ async def _in_thread(work: Callable[[OnProgress], CopyResult], report: OnProgres
 def _back_up(settings: Settings, home: Home, file: Path, report: OnProgress) -> CopyResult:
     with _scratch(file.absolute().parent) as folder:
         copy = folder / "backup.db"
-        with _open_source(settings, home) as source, transfer.sqlite_side(str(copy), alone=True) as target:
-            tables = target.tables()
-            tallies = transfer.copy(source, target, tables, report)
-        transfer.seal(str(copy))
-        with transfer.open_backup(copy) as reopened:
-            transfer.compare(reopened, tables, tallies)
-            copied = _count_copied(tallies, reopened)
+        copied = _copy_rows(settings.db, copy, report) if settings.db else _copy_file(home.database, copy, report)
         _rename(copy, file)
     return copied
 
 
-def _open_source(settings: Settings, home: Home) -> AbstractContextManager[Side]:
-    if settings.db:
-        return transfer.postgres_side(settings.db, writes=False)
-    return transfer.sqlite_side(str(home.database), alone=False)
+def _copy_file(database: Path, copy: Path, report: OnProgress) -> CopyResult:
+    with transfer.sqlite_side(str(database), alone=False) as source:
+        copied = _count_rows(source)
+        transfer.copy_file(source, str(copy), report)
+    transfer.check_copy(copy, copied.rows, report)
+    return copied
+
+
+def _copy_rows(url: str, copy: Path, report: OnProgress) -> CopyResult:
+    with transfer.postgres_side(url, writes=False) as source, transfer.sqlite_side(str(copy), alone=True) as target:
+        tables = target.tables()
+        tallies = transfer.copy(source, target, tables, report)
+    transfer.seal(str(copy))
+    with transfer.open_backup(copy) as reopened:
+        transfer.compare(reopened, tables, tallies)
+        return _count_copied(tallies, reopened)
 
 
 def _restore(settings: Settings, home: Home, file: Path, force: bool, report: OnProgress) -> CopyResult:
     with _scratch(home.path) as folder:
-        unpacked = str(folder / "backup.db")
-        transfer.unseal(file, unpacked)
-        with transfer.sqlite_side(unpacked, alone=False) as source:
+        unpacked = folder / "backup.db"
+        transfer.unseal(file, str(unpacked), report)
+        with transfer.sqlite_side(str(unpacked), alone=False) as source:
             source.check(str(file))
             if settings.db:
                 return _into_postgres(source, settings.db, report, force=force)
-            return _into_home(source, home.database, folder / "before.db", report, force=force)
+            if not source.has_plain_schema():
+                unpacked = folder / "rebuilt.db"
+                with transfer.sqlite_side(str(unpacked), alone=True) as rebuilt:
+                    transfer.copy(source, rebuilt, source.tables(), report)
+        transfer.allow_shrinking(str(unpacked))
+        return _into_home(unpacked, home.database, folder / "before.db", report, force=force)
 
 
-def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgress, *, force: bool) -> CopyResult:
-    """Fill the SQLite file `database` of a home from `source`, and return the result.
+def _into_home(unpacked: Path, database: Path, before: Path, report: OnProgress, *, force: bool) -> CopyResult:
+    """Fill the SQLite file `database` of a home from the checked file `unpacked`, and return the result.
 
     If the file had data, another file in the same directory gets its old content. `before` is a temporary file.
     """
-    tables = source.tables()
     aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if not transfer.is_sound(str(database)):
         if not force:
@@ -224,17 +235,26 @@ def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgr
         for end in ("-wal", "-shm", ""):
             with suppress(FileNotFoundError):
                 Path(f"{database}{end}").rename(f"{aside}{end}")
-    with transfer.sqlite_side(str(database), alone=True) as target:
-        if not target.empty(tables):
+    with transfer.sqlite_side(str(unpacked), alone=True) as source:
+        source.forget_processes()
+    with transfer.exclusive_side(str(database)) as target, transfer.sqlite_side(str(unpacked), alone=False) as source:
+        if not target.empty(source.tables()):
             if not force:
                 raise _refuse_data(str(database))
-            with transfer.sqlite_side(str(before), alone=True) as old_content:
-                transfer.copy(target, old_content, tables, report)
-            transfer.seal(str(before))
-        copied = _refill(source, target, report)
-    if before.exists():
-        _rename(before, aside)
+            _keep_aside(target, before, aside, report)
+        source.copy_pages(target, report)
+        copied = _count_rows(source)
     return copied._replace(aside=aside if aside.exists() else None)
+
+
+def _keep_aside(side: SqliteSide, before: Path, aside: Path, report: OnProgress) -> None:
+    """Copy a database that will be replaced to the file `before`, and give this file its name `aside`."""
+    side.run("BEGIN")
+    transfer.copy_file(side, str(before), report)
+    wanted = _count_rows(side).rows
+    side.run("COMMIT")
+    transfer.check_copy(before, wanted, report)
+    _rename(before, aside)
 
 
 def _migrate(home: Home, url: str, report: OnProgress) -> CopyResult:
@@ -256,6 +276,10 @@ def _refill(source: SqliteSide, target: Side, report: OnProgress) -> CopyResult:
     copied = _count_copied(transfer.copy(source, target, source.tables(), report), target)
     target.forget_processes()
     return copied
+
+
+def _count_rows(side: SqliteSide) -> CopyResult:
+    return CopyResult({table: side.count(table) for table in side.tables()}, side.last_seq())
 
 
 def _count_copied(tallies: Mapping[str, Tally], side: Side) -> CopyResult:

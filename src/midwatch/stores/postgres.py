@@ -292,6 +292,9 @@ class PostgresStore(VerbStore):
     drop_jobs = read(cluster.drop_jobs)
     refresh_statistics = read(cluster.refresh_statistics)
 
+    async def shrink(self) -> bool:
+        return False  # PostgreSQL's autovacuum makes the space of removed rows usable again
+
     async def describe(self) -> dict[str, object]:
         return await self.read(_describe, self.url)
 

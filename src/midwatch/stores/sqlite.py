@@ -12,11 +12,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from midwatch.base.errors import Conflict, DiskFull, StoreCorrupt, StoreError, StoreUnavailable
-from midwatch.domain.store import EVERY_TOPIC, Commit
+from midwatch.domain.store import EVERY_TOPIC, STEP_SECONDS, Commit
 from midwatch.stores.base import VerbStore
 from midwatch.stores.rows import Row
 from midwatch.stores.runner import Answer, Op, log
@@ -34,6 +35,11 @@ LOOK_SECONDS = 0.5
 process cancels ends within a second."""
 BUSY_SECONDS = 5.0
 """Seconds that the store waits for a lock of another program."""
+INCREMENTAL = 2
+SHRINK_PAGES = 16
+"""Number of pages that the store moves before it checks how much of its time is used."""
+SPARE_PAGES, SPARE_PART = 1000, 0.05
+"""The store leaves so many unused pages in the file, and this part of all pages, because new records will need them."""
 READERS = 2
 MEMORY = ":memory:"
 
@@ -118,6 +124,9 @@ class SqliteStore(VerbStore):
             return verb(SqliteTx(self._reader(), self._statements), *args)
         except sqlite3.Error as problem:
             raise translate(problem, self.path) from problem
+
+    async def shrink(self) -> bool:
+        return await self.write(_shrink)
 
     async def describe(self) -> dict[str, object]:
         return await self.write(_describe, self.path)
@@ -313,6 +322,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
     newest = migrations[-1][0]
     if read_version(connection, path, newest) == newest:
         return
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only possible before the first table is created
     with connection:
         connection.execute("BEGIN IMMEDIATE")  # a second process waits here, and then has nothing to migrate
         version = read_version(connection, path, newest)
@@ -346,10 +356,24 @@ def _split(script: str) -> Iterable[str]:
             statement = ""
 
 
-def _describe(tx: SqliteTx, path: str) -> dict[str, object]:
-    def pragma(name: str) -> Any:
-        return tx.connection.execute(f"PRAGMA {name}").fetchone()[0]
+def _pragma(tx: SqliteTx, name: str) -> Any:
+    return tx.connection.execute(f"PRAGMA {name}").fetchone()[0]
 
+
+def _shrink(tx: SqliteTx, seconds: float = STEP_SECONDS) -> bool:
+    """Move pages from the end of the file to unused ones, until little is unused or the time is over."""
+    deadline = time.perf_counter() + seconds
+    if _pragma(tx, "auto_vacuum") != INCREMENTAL:
+        return False
+    while _pragma(tx, "freelist_count") > max(SPARE_PAGES, _pragma(tx, "page_count") * SPARE_PART):
+        tx.connection.execute(f"PRAGMA incremental_vacuum({SHRINK_PAGES})").fetchall()
+        if time.perf_counter() >= deadline:
+            return True
+    return False
+
+
+def _describe(tx: SqliteTx, path: str) -> dict[str, object]:
+    pragma = partial(_pragma, tx)
     levels = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
     return {
         "kind": "sqlite",
@@ -358,5 +382,6 @@ def _describe(tx: SqliteTx, path: str) -> dict[str, object]:
         "journal": pragma("journal_mode"),
         "synchronous": levels.get(pragma("synchronous"), "?"),
         "bytes": pragma("page_count") * pragma("page_size"),
+        "shrinks": pragma("auto_vacuum") == INCREMENTAL,
         "sqlite": sqlite3.sqlite_version,
     }

@@ -1,6 +1,6 @@
-"""Copy all tables from one database to another in one transaction, and compare the rows of the copy with the original.
+"""Copy a whole database: between two SQLite files page by page, otherwise row by row in one transaction.
 
-A side is one of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed
+Pages are copied by SQLite's own backup interface, which is fast. Rows are compared after the copy. A side is one of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed
 together at the end of the `with` block. One of the two sides is always SQLite; it provides the names of all tables and
 columns.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from midwatch.base.errors import StoreCorrupt, StoreError
 from midwatch.stores.rows import Row, replace_nul
 from midwatch.stores.sql import check_schema, load_migrations
-from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
+from midwatch.stores.sqlite import APPLICATION_ID, INCREMENTAL, MEMORY, open_database, translate
 from midwatch.stores.validation import check_rows
 
 if TYPE_CHECKING:
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
-OnProgress = Callable[[str, int], None]
-"""A function that is called with a table and the number of its rows that are copied so far."""
+OnProgress = Callable[[str, int, int], None]
+"""A function that is called with what is being done, how much of it is done, and how much there is.
+
+It counts the rows of a table, which is named; the pages of a file (`FILE`); or the one check of a file (`CHECK`).
+"""
 
 LEFT_OUT = frozenset({"instances"})
 """Tables that are not copied. A process belongs only to the database that it uses."""
 HEAD = "event_head"
+FILE, CHECK = "file", "check"
+PAGES_PER_STEP = 1000
 REPORT_EVERY = 1000
 ROWS_PER_FETCH = 100  # few, because a row may have megabytes
 MASK = 2**64 - 1
@@ -72,15 +77,20 @@ class Side(ABC):
         for name in tables:
             self.run(f"DELETE FROM {name}")  # noqa: S608 - names from our own schema
 
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        return int(self.run(f"SELECT count(*) FROM {table}")[0][0])  # noqa: S608
+
     def last_seq(self) -> int:
         """Return the last seq of the log."""
         return int(self.run("SELECT last_seq FROM event_head")[0][0])
 
     def forget_processes(self) -> None:
-        """Clear the process ids that are stored with running tasks. Call this for a copy.
+        """Clear the processes, and the process ids that are stored with running tasks. Call this for a copy.
 
         The processes may still work for the original database, so midwatch must not end them because of the copy.
         """
+        self.run("DELETE FROM instances")
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
 
@@ -96,6 +106,25 @@ class SqliteSide(Side):
         names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
         copied = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
         return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in copied}
+
+    def has_plain_schema(self) -> bool:
+        """Return whether the file has exactly the tables and indexes that midwatch creates."""
+        with closing(open_database(MEMORY)) as fresh:
+            return _read_schema(self._connection) == _read_schema(fresh)
+
+    def copy_pages(self, target: SqliteSide, on_progress: OnProgress) -> None:
+        """Replace the content of `target` with the pages of this file, in one transaction.
+
+        This side must be in a transaction. The copy contains what this transaction sees, even if others write
+        meanwhile. Without a transaction, each write of others would begin the copy again.
+        """
+        assert self._connection.in_transaction
+
+        def report(_status: int, left: int, total: int) -> None:
+            on_progress(FILE, total - left, total)
+
+        self.last_seq()  # the transaction begins with its first read
+        self._connection.backup(target._connection, pages=PAGES_PER_STEP, progress=report)
 
     def check(self, name: str) -> None:
         """Raise StoreCorrupt if a row is not valid. The error names the file `name`."""
@@ -119,6 +148,14 @@ class SqliteSide(Side):
 
     def run(self, statement: str) -> list[Row]:
         return self._connection.execute(statement).fetchall()
+
+    def is_sound(self) -> bool:
+        """Return whether SQLite finds no damage in the tables and indexes of the file."""
+        return self.run("PRAGMA integrity_check(1)") == [("ok",)]
+
+
+def _read_schema(connection: sqlite3.Connection) -> set[Row]:
+    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
 
 
 class PostgresSide(Side):
@@ -171,6 +208,50 @@ def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
 
 
 @contextmanager
+def exclusive_side(path: str) -> Iterator[SqliteSide]:
+    """Open a SQLite file such that no other connection can use it meanwhile, not even between two transactions."""
+    with _open(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        yield SqliteSide(connection, path)
+
+
+def copy_file(source: SqliteSide, path: str, on_progress: OnProgress) -> None:
+    """Copy a SQLite file to the new file `path`, without its processes. Before the copy is used, call `check_copy`."""
+    with _new_file(path) as target:
+        source.copy_pages(target, on_progress)
+        target.run("DELETE FROM instances")
+    seal(path)
+
+
+@contextmanager
+def _new_file(path: str) -> Iterator[SqliteSide]:
+    """Create an empty file for a copy. Nothing is synced to disk, because a copy that is not complete is removed."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        yield SqliteSide(connection, path)
+
+
+def check_copy(path: Path, wanted: Mapping[str, int], on_progress: OnProgress) -> None:
+    """Raise StoreCorrupt if SQLite finds damage in a copy, or if the numbers of rows are not `wanted`."""
+    on_progress(CHECK, 0, 1)
+    with open_backup(path) as copied:
+        for table, rows in wanted.items():
+            if (found := copied.count(table)) != rows:
+                raise StoreCorrupt(
+                    f"the copy of table {table} differs from the original ({found} of {rows} rows); nothing was "
+                    "changed; try again."
+                )
+        if not copied.is_sound():
+            raise StoreCorrupt(
+                "the copy is damaged; nothing was changed. If `midwatch doctor` finds damage, restore an older backup."
+            )
+    on_progress(CHECK, 1, 1)
+
+
+@contextmanager
 def open_backup(file: Path) -> Iterator[SqliteSide]:
     """Open a backup for reading. Raise StoreCorrupt if the file is not a backup."""
     with _read_backup(file) as connection:
@@ -178,16 +259,12 @@ def open_backup(file: Path) -> Iterator[SqliteSide]:
 
 
 def is_sound(path: str) -> bool:
-    """Return whether SQLite finds no damage in a database file. For a missing file return True."""
+    """Return whether a quick check finds no damage in a database file. For a missing file return True."""
     try:
         with closing(open_database(path)) as connection:
-            return _has_no_fault(connection)
+            return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
     except (StoreCorrupt, sqlite3.DatabaseError):
         return False
-
-
-def _has_no_fault(connection: sqlite3.Connection) -> bool:
-    return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
 
 
 def seal(path: str) -> None:
@@ -196,14 +273,25 @@ def seal(path: str) -> None:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
-def unseal(file: Path, path: str) -> None:
+def unseal(file: Path, path: str, on_progress: OnProgress) -> None:
     """Copy the backup `file` to `path`. Check the copy, and migrate it to the newest schema."""
-    with _read_backup(file) as connection, closing(sqlite3.connect(path)) as target:
-        connection.backup(target)
-        target.execute("PRAGMA ignore_check_constraints = ON")  # `SqliteSide.check` names the row
-        if not _has_no_fault(target):
+    with open_backup(file) as backup, _new_file(path) as target:
+        backup.run("BEGIN")
+        backup.copy_pages(target, on_progress)
+        target.run("PRAGMA ignore_check_constraints = ON")  # `SqliteSide.check` names the row
+        on_progress(CHECK, 0, 1)
+        if not target.is_sound():
             raise _refuse(file)
+        on_progress(CHECK, 1, 1)
     open_database(path).close()
+
+
+def allow_shrinking(path: str) -> None:
+    """Rewrite a file of an older midwatch, so that the file can shrink when records are removed."""
+    with _open(path) as connection:
+        if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != INCREMENTAL:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
 
 
 @contextmanager
@@ -256,7 +344,7 @@ def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) ->
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
-        counter = _Counter(table, on_progress)
+        counter = _Counter(table, source.count(table), on_progress)
         with closing(source.rows(table, columns)) as rows:
             target.fill(table, columns, counter.count(map(target.convert, rows)))
         copied[table] = counter.tally()
@@ -267,7 +355,7 @@ def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) ->
 def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
     """Raise StoreCorrupt if the rows of a table do not match the number and checksum in `wanted`."""
     for table, columns in tables.items():
-        counter = _Counter(table, lambda _table, _rows: None)
+        counter = _Counter(table, wanted[table].rows, lambda _table, _rows, _of: None)
         with closing(side.rows(table, columns)) as rows:
             for _ in counter.count(rows):
                 pass
@@ -281,8 +369,9 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
 class _Counter:
     """A counter of the rows that pass through `count`, and of the sum of their checksums."""
 
-    def __init__(self, table: str, on_progress: OnProgress) -> None:
+    def __init__(self, table: str, total: int, on_progress: OnProgress) -> None:
         self.rows = 0
+        self._total = total
         self._mark = 0
         self._table = table
         self._on_progress = on_progress
@@ -292,10 +381,10 @@ class _Counter:
             self.rows += 1
             self._mark = (self._mark + hash(row)) & MASK
             if self.rows % REPORT_EVERY == 0:
-                self._on_progress(self._table, self.rows)
+                self._on_progress(self._table, self.rows, self._total)
             yield row
         if self.rows % REPORT_EVERY or not self.rows:
-            self._on_progress(self._table, self.rows)
+            self._on_progress(self._table, self.rows, self._total)
 
     def tally(self) -> Tally:
         return Tally(self.rows, self._mark)

@@ -157,6 +157,16 @@ class LogBounds(NamedTuple):
     last_seq: int
 
 
+class Pruned(NamedTuple):
+    """The result of one step of pruning: how many events it removed, and the seq after which the next step continues.
+
+    `next_after` is None if nothing is left to prune.
+    """
+
+    removed: int
+    next_after: int | None
+
+
 class Page(list[Event]):
     """Some events, in order.
 
@@ -195,8 +205,9 @@ class EventLog(Protocol):
     async def set_cursor(self, name: str, seq: int) -> None:
         """Store the last seq that a named reader has processed."""
 
-    async def prune_events(self, before: int, keep: int) -> int:
-        """Remove events older than `before`, and the oldest events if there are more than `keep`; return how many.
+    async def prune_events(self, before: int, keep: int, after: int = 0) -> Pruned:
+        """Remove events older than `before`, and the oldest events if there are more than `keep`, for a few milliseconds.
 
-        Events of open tasks stay readable below `oldest_seq`. From `oldest_seq` on, the log has no holes.
+        Only events with seq > `after` are removed: pass 0, then `next_after` of the step before. Events of open tasks
+        stay readable below `oldest_seq`. From `oldest_seq` on, the log has no holes.
         """

@@ -24,17 +24,15 @@ WHERE task_id = :task_id AND attempt = :attempt
   AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response')
 ORDER BY seq
 
--- first_fresh: the seq of the first event after a time
-SELECT seq FROM events WHERE seq >= :oldest AND time >= :before ORDER BY seq LIMIT 1
+-- prunable: the seqs and times of the first events after a seq
+SELECT seq, time FROM events WHERE seq > :after ORDER BY seq LIMIT :limit
 
--- prune: events up to a seq, except those of open tasks
-DELETE FROM events WHERE seq <= :upto
-  AND (task_id IS NULL OR task_id NOT IN (
-    SELECT id FROM tasks WHERE status = 'pending' UNION ALL SELECT id FROM tasks WHERE status = 'running'
-  ))
+-- prune: events of a range, except those of open tasks
+DELETE FROM events WHERE seq > :after AND seq <= :upto
+  AND coalesce((SELECT status FROM tasks WHERE tasks.id = events.task_id), 'none') NOT IN ('pending', 'running')
 
 -- set_oldest: store the first seq of the log
-UPDATE event_head SET oldest_seq = :oldest
+UPDATE event_head SET oldest_seq = :oldest WHERE oldest_seq < :oldest
 
 -- get_cursor: the last seq that a follower has handled
 SELECT seq FROM cursors WHERE name = :name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from itertools import takewhile
 from typing import Any
 
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, parse_kinds
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, LogBounds, Page, Pruned, parse_kinds
 from midwatch.domain.session import PRIVATE
+from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, STATUSES
 from midwatch.stores.rows import PAYLOAD, SEQ, decode_event, dumps, encode_event
 from midwatch.stores.verbs.listing import MOST_LOOKED
@@ -15,8 +18,8 @@ LAST = 2**62
 """A number after every seq."""
 MOST_READ = 4_000_000
 """Maximum characters of all payloads in one page, so that long texts do not fill the memory of the process."""
-PRUNE_STEP = 10_000
-"""Maximum number of events removed in one transaction, so that pruning does not block other work for long."""
+PRUNE_PAGE = 100
+"""Number of events that pruning looks at before it checks how much of its time is used."""
 
 
 def append(tx: Tx) -> tuple[Event, ...]:
@@ -113,15 +116,26 @@ def read_bounds(tx: Tx) -> LogBounds:
     return LogBounds(*row)
 
 
-def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
+def prune(tx: Tx, before: int, keep: int, after: int = 0, seconds: float = STEP_SECONDS) -> Pruned:
     oldest, last = read_bounds(tx)
-    fresh = tx.value(int, "event.first_fresh", oldest=oldest, before=before)
-    too_old = last if fresh is None else fresh - 1
-    upto = min(max(too_old, last - keep), oldest + step - 1)
-    if upto >= oldest:
-        tx.run("event.set_oldest", {"oldest": upto + 1})
-    # This also removes events before `oldest`: those of tasks that were open when the log was pruned before.
-    return tx.run("event.prune", {"upto": max(upto, oldest - 1)})
+
+    def is_surplus(row: tuple[Any, ...]) -> bool:
+        seq, written_at = row
+        # Events before `oldest` are those of tasks that were open when the log was pruned before.
+        return bool(seq < oldest or seq <= last - keep or written_at < before)
+
+    deadline, removed = time.perf_counter() + seconds, 0
+    while True:
+        # The time of each event is read, because the times are not in order if a clock was set back.
+        surplus = list(takewhile(is_surplus, tx.rows("event.prunable", {"after": after, "limit": PRUNE_PAGE})))
+        if surplus:
+            removed += tx.run("event.prune", {"after": after, "upto": surplus[-1][0]})
+            after = surplus[-1][0]
+        if len(surplus) < PRUNE_PAGE or time.perf_counter() >= deadline:
+            break
+    if after >= oldest:  # at the end, because on PostgreSQL this row stops all transactions with events
+        tx.run("event.set_oldest", {"oldest": after + 1})
+    return Pruned(removed, after if len(surplus) == PRUNE_PAGE else None)
 
 
 def get_cursor(tx: Tx, name: str) -> int | None:

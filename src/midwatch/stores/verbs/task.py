@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from functools import cached_property
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
@@ -13,6 +14,7 @@ from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
 from midwatch.domain.listing import Listing
+from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
@@ -22,8 +24,10 @@ from midwatch.stores.verbs.tx import Move, Tx
 UNFINISHED = frozenset({"failed", "cancelled"})
 TESTED_BY = {"statuses": ("open",), "session_key": ("session",), "creator": ("creator",), "agent": ("agent",)}
 """For each field of a filter, the paths whose tasks all match it."""
-PRUNE_STEP = 1000
+PRUNE_STEP = 200
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
+PRUNE_PAGE = 20
+"""Number of tasks that pruning removes before it checks how much of its time is used."""
 USAGE_KEPT = 400 * 96
 """The usage of ended tasks is kept for this many quarters of an hour, longer than the tasks."""
 
@@ -246,16 +250,19 @@ def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
     return list(opened.values())
 
 
-def prune(tx: Tx, before: int, keep: int) -> int:
+def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
+    deadline, removed = time.perf_counter() + seconds, 0
     counts = count(tx)
     too_many = max(0, counts.total - counts.active - keep)
     limits = {"before": before, "step": PRUNE_STEP, "too_many": min(too_many, PRUNE_STEP)}
-    ids = [{"id": row[0]} for row in tx.rows("task.prunable", limits)]
-    for statement in ("prune_steps", "prune_steers", "prune_deliveries", "prune_approvals"):
-        tx.run_many(f"task.{statement}", ids)
-    if ids:
-        removed = tx.rows("task.prune", {"ids": dumps([task["id"] for task in ids])})
-        tx.moves += [Move(task_id, status, None) for task_id, status in removed]
-    else:
+    ids = [row[0] for row in tx.rows("task.prunable", limits)]
+    while removed < len(ids) and (not removed or time.perf_counter() < deadline):
+        page = ids[removed : removed + PRUNE_PAGE]
+        for statement in ("prune_steps", "prune_steers", "prune_deliveries", "prune_approvals"):
+            tx.run_many(f"task.{statement}", [{"id": task_id} for task_id in page])
+        rows = tx.rows("task.prune", {"ids": dumps(page)})
+        tx.moves += [Move(task_id, status, None) for task_id, status in rows]
+        removed += len(page)
+    if not ids:
         tx.run("usage.prune", {"kept": USAGE_KEPT})
-    return len(ids)
+    return removed
