@@ -47,7 +47,7 @@ MOST_TEXT = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
-Batches = AsyncGenerator[Sequence[Event | InitialView], None]
+Batches = AsyncGenerator[list[Any], None]
 
 
 class Shape(NamedTuple):
@@ -253,7 +253,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        batches: AsyncGenerator[Sequence[Any], None],
+        batches: AsyncGenerator[list[Any], None],
         streams: Streams,
         encode: Callable[[Any], bytes],
         actor: Actor,
@@ -324,7 +324,7 @@ class EventStream(Response):
         finally:
             await self._batches.aclose()
 
-    async def _catch_up(self, send: Send, batch: Sequence[Any]) -> None:
+    async def _catch_up(self, send: Send, batch: list[Any]) -> None:
         """Send many events. Streams with many events take turns, so that they do not stop the loop."""
         pieces: Iterator[bytes] = self._encode_pieces(batch)
         while True:
@@ -335,11 +335,15 @@ class EventStream(Response):
                 return
             await self._send(send, piece)
 
-    def _encode_pieces(self, batch: Sequence[Any]) -> Iterator[bytes]:
-        """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams."""
+    def _encode_pieces(self, batch: list[Any]) -> Iterator[bytes]:
+        """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams.
+
+        Encoded events are removed from the batch, so that a stream with a slow client does not hold them twice.
+        """
         waiting, size = list[bytes](), 0
-        for event in batch:
-            encoded = self._encode(event)
+        batch.reverse()
+        while batch:
+            encoded = self._encode(batch.pop())
             if waiting and size + len(encoded) > PIECE:
                 yield b"".join(waiting)
                 waiting, size = [], 0

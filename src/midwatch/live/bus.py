@@ -14,7 +14,7 @@ from contextlib import aclosing, contextmanager, suppress
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import StoreError
@@ -48,9 +48,9 @@ class Limits(NamedTuple):
 
     tail: int = 4096
     page: int = 500
-    page_text: int = 256 * 1024
+    page_text: int = 64 * 1024
     live_waiting: int = 1000
-    live_text: int = 256 * 1024
+    live_text: int = 128 * 1024
     readers: int = 4
     pause_seconds: float = 0.5
 
@@ -276,11 +276,11 @@ class Bus:
 
     async def batches(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False, take: Take | None = None
-    ) -> AsyncGenerator[Sequence[Event], None]:
+    ) -> AsyncGenerator[list[Event], None]:
         """Yield the events of `follow` in lists; each list has all events that are available at that moment.
 
-        While the caller waits for the next list, new events are first offered to `take`. The events that it passes on
-        are not yielded.
+        The caller may remove events from a list. While it waits for the next list, new events are first offered to
+        `take`. The events that `take` passes on are not yielded.
         """
         with self._watching(which, live, take) as watcher:
             async with aclosing(self._follow(after, watcher)) as batches:
@@ -293,7 +293,7 @@ class Bus:
         look: Callable[[], Awaitable[State]],
         after: int | None = None,
         take: Take | None = None,
-    ) -> AsyncGenerator[Sequence[Event | InitialView], None]:
+    ) -> AsyncGenerator[list[Any], None]:
         """Yield the state that `look` returns, then every event after this state, stored or live, each once.
 
         With `after`, first yield the events since `after`. If events were removed before this reader read them, yield a
@@ -310,8 +310,9 @@ class Bus:
                 yield [InitialView(state, self._live.texts(which), self._live.screen(which.session_key))]
                 async with aclosing(self._follow(state.as_of_seq, watcher)) as batches:
                     async for batch in batches:
+                        is_gap = batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None
                         yield batch
-                        if batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None:
+                        if is_gap:
                             break
                 after = None
 
@@ -375,10 +376,10 @@ class Bus:
                 batch = list(merge(batch, follower.take(self._clock.now()), key=attrgetter("time")))
             if batch:
                 yield batch
+            elif follower.position >= self._head:
+                await self._wait_for_news(follower)
             if follower.position < self._head:
                 await asyncio.sleep(0)  # a follower that is far behind must not stop the loop
-            elif not batch:
-                await self._wait_for_news(follower)
 
     async def _wait_for_news(self, follower: _Follower) -> None:
         """Wait until a follower that has read everything is woken."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
@@ -17,7 +18,7 @@ from midwatch.base.errors import Conflict, StoreError
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import Automation
+from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
@@ -65,8 +66,9 @@ class Scheduler(LeaderLoop):
             over = await self._store.list_due_handoffs(now, BATCH) if self._expire else []
             if not (due or woken or over):
                 break
+            held = await self._store.find_held_automations([automation.id for automation in due]) if due else {}
             work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
-                *((automation, self._fire) for automation in due),
+                *((automation, partial(self._fire, held.get(automation.id, frozenset()))) for automation in due),
                 *((goal, self._wake_goal) for goal in woken),
                 *((handoff, self._end) for handoff in over),
             ]
@@ -79,13 +81,12 @@ class Scheduler(LeaderLoop):
         times += [await self._store.find_next_handoff_at()] if self._expire else []
         return min((at for at in times if at is not None), default=None)
 
-    async def _fire(self, automation: Automation) -> None:
+    async def _fire(self, held: frozenset[Hold], automation: Automation) -> None:
         try:
-            session = await self._store.get_session(automation.session_key)
-            if session is not None and session.status == "closed":
+            if "closed" in held:
                 await self._store.apply(automations.pause_for_closed_session(automation, self._clock.now()))
                 return
-            runs = await self._store.find_open_run(automation.id) is not None
+            runs = "runs" in held and await self._store.find_open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
