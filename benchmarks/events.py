@@ -99,9 +99,8 @@ async def emit_all(desk: Runtime, agent: Agent, events: int, name: str = "loop")
     return await run_turn(desk, agent, work, name)
 
 
-async def emit_at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -> tuple[CpuTime, int]:
-    """Emit so many events per second, in portions of ten milliseconds; return also their number."""
-    count = int(rate * seconds)
+async def emit_at_rate(desk: Runtime, agent: Agent, rate: int, count: int) -> CpuTime:
+    """Emit so many events per second, in portions of ten milliseconds."""
 
     async def work(turn: Turn) -> None:
         began, sent = time.perf_counter(), 0
@@ -112,11 +111,15 @@ async def emit_at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -
             sent = due
             await asyncio.sleep(0.01)
 
-    return await run_turn(desk, agent, work), count
+    return await run_turn(desk, agent, work)
 
 
-async def fan_out(desk: Runtime, agent: Agent, rate: int, seconds: float, subscribers: int) -> dict[str, Any]:
-    """Emit events to many subscriptions, and measure losses and latency."""
+async def fan_out(desk: Runtime, agent: Agent, rate: int | None, count: int, subscribers: int) -> dict[str, Any]:
+    """Emit events to many subscriptions, and measure losses and latency.
+
+    Without a rate, emit the events as fast as the store takes them. The rate of the result is counted from the first
+    commit to the last arrival.
+    """
     commits: dict[int, float] = {}
 
     def record_commit(commit: Any) -> None:
@@ -128,15 +131,17 @@ async def fan_out(desk: Runtime, agent: Agent, rate: int, seconds: float, subscr
     arrivals = [ArrivalTimes() for _ in range(subscribers)]
     for number, times in enumerate(arrivals):
         await desk.subscriptions.add(f"bench-{number}", times, WORK)
-    spent, count = await emit_at_rate(desk, agent, rate, seconds)
+    spent = await (emit_at_rate(desk, agent, rate, count) if rate else emit_all(desk, agent, count))
     deadline = time.perf_counter() + 30
     while any(len(times.at) < count for times in arrivals) and time.perf_counter() < deadline:
         await asyncio.sleep(0.01)
     late = [(at - commits[seq]) * 1e3 for times in arrivals for seq, at in times.at.items()]
+    last_arrival = max(max(times.at.values()) for times in arrivals)
+    seconds = last_arrival - min(commits[seq] for times in arrivals for seq in times.at)
     for number in range(subscribers):
         await desk.subscriptions.remove(f"bench-{number}")
     return {
-        "rate": count / spent.wall, "lost": sum(count - len(times.at) for times in arrivals),
+        "rate": count / seconds, "lost": sum(count - len(times.at) for times in arrivals),
         "cores": spent.cpu / spent.wall, "others": spent.others,
         "p50": percentile(late, 0.5), "p99": percentile(late, 0.99),
     }  # fmt: skip
@@ -152,7 +157,8 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, parent:
             await emit_all(desk, agent, 2000)  # warm up
             costs = [await emit_all(desk, agent, events) for _ in range(3)]
             threads = [await emit_all(desk, agent, events // 4, "thread") for _ in range(2)]
-            stats = await fan_out(desk, agent, rate, seconds, subscribers)
+            stats = await fan_out(desk, agent, rate, int(rate * seconds), subscribers)
+            fastest = await fan_out(desk, agent, None, events, subscribers)
     best = min(costs, key=lambda spent: spent.cpu)
     cost = best.cpu / events * 1e6
     thread = min(spent.cpu for spent in threads) / (events // 4) * 1e6
@@ -163,17 +169,19 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, parent:
             ["the same from a thread", "", f"{thread:.1f}", "", "", "", ""],
             [f"{subscribers} subscribers", f"{stats['rate']:.0f}", f"{stats['cores'] / stats['rate'] * 1e6:.1f}",
              f"{stats['cores']:.2f}", str(stats["lost"]), f"{stats['p50']:.1f}", f"{stats['p99']:.1f}"],
+            ["the same at full speed", f"{fastest['rate']:.0f}", "", "", str(fastest["lost"]), "", ""],
         ],
     )  # fmt: skip
     figures: dict[str, Any] = {
         "cpu_us_per_event": cost, "thread_cpu_us_per_event": thread, "events_per_s": events / best.wall,
-        "subscribers": subscribers, "subscribed_rate": stats["rate"], "lost": stats["lost"],
+        "subscribers": subscribers, "subscribed_rate": stats["rate"], "lost": stats["lost"] + fastest["lost"],
+        "subscribed_most": fastest["rate"], "subscribed_cpu_us_per_event": stats["cores"] / stats["rate"] * 1e6,
         "subscribed_cores": stats["cores"], "p50_ms": stats["p50"], "p99_ms": stats["p99"],
     }  # fmt: skip
     for name, target in TARGETS.items():
         if figures[name] > target:
             print(f"MISSED: {name} is {figures[name]:.1f}, the target is {target:.0f}.")
-    if figures["subscribed_rate"] < 0.97 * rate:
+    if figures["subscribed_rate"] < rate:
         print(f"MISSED: {figures['subscribed_rate']:.0f} events/s were delivered, the target is {rate}.")
     if max(best.others, stats["others"]) > NOISY_CORES:
         print(f"DISTURBED: other processes used up to {max(best.others, stats['others']):.2f} cores.")

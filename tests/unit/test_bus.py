@@ -5,7 +5,7 @@ sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -626,3 +626,39 @@ async def test_few_followers_read_the_log_at_the_same_time(disk: SqliteStore) ->
     async with open_bus(disk, store=CountingStore()) as bus:
         read = await asyncio.gather(*(follow(bus, lambda events: len(events) == 3, after=0) for _ in range(20)))
     assert len(read) == 20 and 0 < most <= LIMITS.readers
+
+
+async def test_events_that_are_passed_on_at_once_and_read_later_come_once_and_in_order(disk: SqliteStore) -> None:
+    """A follower that waits is offered new events; if they cannot be passed on, it reads them itself."""
+    found: list[str] = []
+    offers: list[int] = []
+
+    def take(events: Sequence[Event]) -> bool:
+        offers.append(len(offers))
+        if offers[-1] % 3 == 1:
+            return False
+        if offers[-1] % 3 == 2:
+            raise ValueError("it cannot be encoded")
+        found.extend(each.payload["text"] for each in events)
+        return True
+
+    async with open_bus(disk) as bus:
+
+        async def follow() -> None:
+            async with aclosing(bus.batches(0, EventFilter(task_id="t"), take=take)) as batches:
+                async for batch in batches:
+                    found.extend(each.payload["text"] for each in batch)
+
+        other = Follower(bus)
+        following = asyncio.create_task(follow())
+        for number in range(30):
+            await write(disk, str(number), task_id="t")
+            await write(disk, "not for it", task_id="other")
+            await settle()
+        everything = await other.until(lambda events: len(events) == 60)
+        following.cancel()
+        await asyncio.wait({following})
+        await other.end()
+        assert not bus._waiting  # nobody waits any more
+    assert found == numbers(0, 29)
+    assert len(offers) >= 10 and [each.seq for each in everything] == list(range(1, 61))

@@ -53,11 +53,11 @@ class CountingStore(SqliteStore):
             raise self.fails
         return await super().write(verb, *args)
 
-    async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
+    async def find_next_automation_at(self) -> int | None:
         self.looks += 1
-        automations = await super().list_due_automations(now, limit)
+        next_at = await super().find_next_automation_at()
         await self._notify()
-        return automations
+        return next_at
 
     async def find_open_run(self, automation_id: str) -> Task | None:
         return None if self.hide_runs else await super().find_open_run(automation_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -12,7 +11,7 @@ from midwatch.api.bodies import EventQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, StillAllowed
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
-from midwatch.api.sse import Batches, EventStream, Shape, Streams
+from midwatch.api.sse import Batches, EventStream, Outlet, Shape, Streams
 from midwatch.base.errors import InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.event import EventFilter
@@ -49,16 +48,18 @@ async def events(
     streams: Streams = request.app.state.streams
     after = resume_point(last_event_id, query.after)
     scoped = which.task_id is not None or which.session_key is not None
+    outlet = Outlet(streams, Shape(query.state, scoped))
     if query.state:
-        batches = await watch(desk, which, after, actor)
+        batches = await watch(desk, which, after, actor, outlet)
     else:
         await desk.events.check_reader(which, actor)
-        batches = desk.bus.batches(after or 0, which, live=query.live)
-    encode = partial(streams.frame, shape=Shape(query.state, scoped))
-    return EventStream(batches, streams, encode, actor, still_allowed)
+        batches = desk.bus.batches(after or 0, which, live=query.live, take=outlet.take)
+    return EventStream(batches, streams, outlet.encode, actor, still_allowed, outlet=outlet)
 
 
-async def watch(desk: Desk, which: EventFilter, after: int | None, actor: AnyActor = None) -> Batches:
+async def watch(
+    desk: Desk, which: EventFilter, after: int | None, actor: AnyActor = None, outlet: Outlet | None = None
+) -> Batches:
     """Return a stream: the state of what `which` selects, then all later events.
 
     With `after`, the events after this seq come before the state. Raise NotFound for an unknown task or session.
@@ -69,7 +70,7 @@ async def watch(desk: Desk, which: EventFilter, after: int | None, actor: AnyAct
     async def look() -> State:
         return first.pop() if first else await desk.events.state(which)
 
-    return desk.bus.watch(which, look, after)
+    return desk.bus.watch(which, look, after, outlet.take if outlet else None)
 
 
 def resume_point(last_event_id: str | None, after: int | None) -> int | None:

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from midwatch.api.refusal import CROWDED, EARLY, LARGE, LATE, UNREAD, LogLimiter, Refusal, check_head, refuse_malformed
-from midwatch.api.sse import ABORT
+from midwatch.api.sse import CONNECTION
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Connection(HttpToolsProtocol):
             self._refusal = check_head(self.parser.get_http_version(), self.url, self.headers)
         if self._refusal:
             raise Refused
-        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
+        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "write": self._write_piece}}
         super().on_headers_complete()
         self.headers = []  # a trailer must not be used as a header, because only headers are checked
         self._stage = "body"
@@ -211,6 +211,13 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = True  # otherwise uvicorn closes at once, and a peer that writes gets no reply
 
         await self._answer(scope, receive_in_time, send_with_end)
+
+    def _write_piece(self, piece: bytes) -> bool:
+        """Write a piece of a stream past the layers of the app. Return False if the client reads slowly or has left."""
+        if self.flow.write_paused or self.cycle.disconnected or self.cycle.response_complete:
+            return False
+        self.transport.write(piece)
+        return True
 
     def on_response_complete(self) -> None:
         if self.transport.is_closing():

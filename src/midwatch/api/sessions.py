@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -16,7 +15,7 @@ from midwatch.api.events import LastEventId, resume_point, watch
 from midwatch.api.markdown import to_html
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page
-from midwatch.api.sse import EventStream, Shape
+from midwatch.api.sse import EventStream, Outlet, Shape
 from midwatch.domain.event import EventFilter
 from midwatch.wire.sessions import Interruption, MessagePage, SentInfo, SessionInfo, SessionPage
 
@@ -151,10 +150,10 @@ async def live(
 ) -> Response:
     """Stream a conversation: its state, then its events, including the texts of unfinished messages."""
     which = EventFilter(session_key=key)
-    batches = await watch(desk, which, resume_point(last_event_id, None), actor)
     streams = request.app.state.streams
-    encode = partial(streams.frame, shape=Shape(brief=True, scoped=True))
-    return EventStream(batches, streams, encode, actor, still_allowed)
+    outlet = Outlet(streams, Shape(brief=True, scoped=True))
+    batches = await watch(desk, which, resume_point(last_event_id, None), actor, outlet)
+    return EventStream(batches, streams, outlet.encode, actor, still_allowed, outlet=outlet)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})

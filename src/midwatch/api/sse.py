@@ -25,8 +25,9 @@ HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
 SEND_SECONDS = 2.0
 PIECE = 64 * 1024
-ABORT = "midwatch.abort"
-"""The server stores a function that aborts the connection in the extensions of the ASGI scope, under this key."""
+CONNECTION = "midwatch.connection"
+"""The server stores two functions in the extensions of the ASGI scope, under this key: `abort` ends the connection at
+once, and `write` writes a piece of a stream at once, or returns False if the client reads slowly."""
 KEPT_FRAMES = 1024
 KEPT_BYTES = 16 * 1024 * 1024
 LARGEST_KEPT = KEPT_BYTES // 4
@@ -46,7 +47,7 @@ MOST_TEXT = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
-Batches = AsyncGenerator[Sequence[Event | InitialView], None]
+Batches = AsyncGenerator[list[Any], None]
 
 
 class Shape(NamedTuple):
@@ -142,6 +143,9 @@ class Streams:
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
         self._kept_bytes = 0
+        self._latest: Sequence[Event] = ()
+        self._pieces: dict[Shape, bytes] = {}
+        """The events that were sent last as pieces of a reply, which many clients share."""
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -160,6 +164,15 @@ class Streams:
                 while len(self._frames) > KEPT_FRAMES or self._kept_bytes > KEPT_BYTES:
                     self._kept_bytes -= len(self._frames.pop(next(iter(self._frames))))
         return frame
+
+    def piece(self, events: Sequence[Event], shape: Shape) -> bytes:
+        """Return events as one piece of a reply, as HTTP sends it. It is made once for all clients."""
+        if events is not self._latest:
+            self._latest, self._pieces = events, {}
+        if shape not in self._pieces:
+            body = b"".join(self.frame(event, shape) for event in events)
+            self._pieces[shape] = b"%x\r\n%b\r\n" % (len(body), body)
+        return self._pieces[shape]
 
     def keep_some_for_requests(self, connections: int) -> None:
         """Limit the streams of all actors, so that some of the server's connections are left for other requests."""
@@ -213,6 +226,26 @@ class Streams:
             writer.cancel()
 
 
+class Outlet:
+    """The way of new events to a client that has got all earlier ones: all clients get the same bytes in one step."""
+
+    def __init__(self, streams: Streams, shape: Shape = LOG) -> None:
+        self.write: Callable[[bytes], bool] | None = None
+        """Writes a piece of the reply. It is set while the reply is a stream on a connection of this server."""
+        self._streams = streams
+        self._shape = shape
+
+    def encode(self, event: Event | InitialView) -> bytes:
+        return self._streams.frame(event, self._shape)
+
+    def take(self, events: Sequence[Event]) -> bool:
+        """Send events at once; return False if the client reads slowly or the events are large."""
+        if self.write is None:
+            return False
+        piece = self._streams.piece(events, self._shape)
+        return len(piece) <= PIECE and self.write(piece)
+
+
 class EventStream(Response):
     """A reply that sends events until the client disconnects or loses access, or the server stops."""
 
@@ -220,14 +253,18 @@ class EventStream(Response):
 
     def __init__(
         self,
-        batches: AsyncGenerator[Sequence[Any], None],
+        batches: AsyncGenerator[list[Any], None],
         streams: Streams,
         encode: Callable[[Any], bytes],
         actor: Actor,
         still_allowed: Callable[[], Awaitable[bool]],
         headers: Mapping[str, str] = HEADERS,
+        outlet: Outlet | None = None,
     ) -> None:
-        """Prepare the stream. Raise StoreUnavailable or LimitReached if the server accepts no more streams."""
+        """Prepare the stream. Raise StoreUnavailable or LimitReached if the server accepts no more streams.
+
+        Events that `outlet` sends do not come in `batches`.
+        """
         streams.check_room(actor)
         self.status_code = 200
         self.background = None
@@ -238,6 +275,7 @@ class EventStream(Response):
         self._actor = actor
         self._still_allowed = still_allowed
         self._sending = False
+        self._outlet = outlet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._streams.place(self._actor):
@@ -246,6 +284,9 @@ class EventStream(Response):
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send(make_chunk(HEARTBEAT))  # sends the headers now, so that the client knows it is connected
+        connection = scope.get("extensions", {}).get(CONNECTION, {})
+        if self._outlet is not None:
+            self._outlet.write = connection.get("write")
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
         disconnected = asyncio.create_task(wait_for_disconnect(receive))
@@ -257,10 +298,9 @@ class EventStream(Response):
             for task in (writer, revoked, disconnected):
                 task.cancel()
             await asyncio.gather(writer, revoked, disconnected, return_exceptions=True)
-        if (lost_access and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
-            abort = scope.get("extensions", {}).get(ABORT)
-            if abort is not None:
-                abort["call"]()  # the client must not read the rest, or does not read it
+        unread = (lost_access and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False))
+        if unread and "abort" in connection:
+            connection["abort"]()  # the client must not read the rest, or does not read it
 
     async def _keep_alive(self, send: Send) -> None:
         """Send heartbeats; return when the client has lost access."""
@@ -284,7 +324,7 @@ class EventStream(Response):
         finally:
             await self._batches.aclose()
 
-    async def _catch_up(self, send: Send, batch: Sequence[Any]) -> None:
+    async def _catch_up(self, send: Send, batch: list[Any]) -> None:
         """Send many events. Streams with many events take turns, so that they do not stop the loop."""
         pieces: Iterator[bytes] = self._encode_pieces(batch)
         while True:
@@ -295,11 +335,15 @@ class EventStream(Response):
                 return
             await self._send(send, piece)
 
-    def _encode_pieces(self, batch: Sequence[Any]) -> Iterator[bytes]:
-        """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams."""
+    def _encode_pieces(self, batch: list[Any]) -> Iterator[bytes]:
+        """Yield the encoded events in pieces. A large event is a piece of its own, which is shared between streams.
+
+        Encoded events are removed from the batch, so that a stream with a slow client does not hold them twice.
+        """
         waiting, size = list[bytes](), 0
-        for event in batch:
-            encoded = self._encode(event)
+        batch.reverse()
+        while batch:
+            encoded = self._encode(batch.pop())
             if waiting and size + len(encoded) > PIECE:
                 yield b"".join(waiting)
                 waiting, size = [], 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_args
@@ -30,6 +30,8 @@ from midwatch.domain.rule import Policy
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, new_task, submit_task
 
 Status = Literal["active", "paused", "deleted"]
+Hold = Literal["closed", "runs"]
+"""What may hold up a due automation: its session is closed; its last run is open or was transferred."""
 ManageMode = Literal["creator_only", "scope_all"]
 ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
@@ -191,6 +193,9 @@ class AutomationStore(Protocol):
 
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
+
+    async def find_held_automations(self, ids: Sequence[str]) -> dict[str, frozenset[Hold]]:
+        """Return what may hold up these automations; automations that nothing holds up are left out."""
 
     async def find_next_automation_at(self) -> int | None:
         """Return when the next automation is due, or None."""

@@ -194,6 +194,9 @@ class GoalStore(Protocol):
     async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
         """Return goals with one of the `statuses`, newest first; without `statuses` return all goals."""
 
+    async def has_open_goals(self) -> bool:
+        """Return whether any goal is open. If none is, no goal can be due."""
+
     async def list_due_goals(self, now: int, limit: int = 64) -> list[Goal]:
         """Return goals that are due, the earliest first.
 

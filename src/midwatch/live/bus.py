@@ -14,7 +14,7 @@ from contextlib import aclosing, contextmanager, suppress
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import StoreError
@@ -48,14 +48,17 @@ class Limits(NamedTuple):
 
     tail: int = 4096
     page: int = 500
-    page_text: int = 256 * 1024
+    page_text: int = 64 * 1024
     live_waiting: int = 1000
-    live_text: int = 256 * 1024
+    live_text: int = 128 * 1024
     readers: int = 4
     pause_seconds: float = 0.5
 
 
 LIMITS = Limits()
+
+Take = Callable[[Sequence[Event]], bool]
+"""A function that gets new events of a follower that waits for them, and returns whether it has passed them on."""
 
 
 class InitialView(NamedTuple):
@@ -89,7 +92,11 @@ class Bus:
         self._head = 0
         self._target_seq = 0
         self._news = asyncio.Event()
-        self._watchers: set[_Watcher] = set()
+        self._fresh: list[Event] = []
+        """The events that were published since the waiting followers last got some."""
+        self._waiting: dict[EventFilter, set[_Follower]] = {}
+        """The followers that have read everything and wait, by their filter."""
+        self._watchers: set[_Follower] = set()
         self._live = Drafts()
         self._exchange = Exchange(relay, clock, self._live, self) if relay is not None else None
         self._pump: asyncio.Task[None] | None = None
@@ -145,7 +152,10 @@ class Bus:
                 self._waiter.notify(event)
         if self._exchange is not None:
             self._exchange.show_waiting()
-        self._wake_readers()
+        self._announce_head()
+        if not self._fresh:  # not at once: the callers whose commit this is come first
+            asyncio.get_running_loop().call_soon(self._deliver)
+        self._fresh.extend(events)
 
     def _remember(self, events: Sequence[Event]) -> None:
         """Keep recent events in memory, in the tail.
@@ -163,7 +173,31 @@ class Bus:
         if any(event.kind in TEXTS and _is_large(event) for event in events):
             self._tail.clear()  # long texts must not fill the memory; followers read them from the log
 
+    def _deliver(self) -> None:
+        """Pass new events to the followers that wait. Only a follower that has to do something more is woken.
+
+        The events are filtered once for all followers with the same filter, and these get the same list.
+        """
+        fresh, self._fresh = self._fresh, []
+        before, last = fresh[0].seq - 1, fresh[-1].seq
+        whole = last - before == len(fresh)
+        for which, followers in self._waiting.items():
+            found = [event for event in fresh if which.matches(event)]
+            for follower in followers:
+                if follower.position >= last or follower.woken:
+                    continue
+                if whole and follower.position == before and (not found or follower.pass_on(found)):
+                    follower.position = last
+                else:
+                    follower.wake()
+
     def _wake_readers(self) -> None:
+        self._announce_head()
+        for followers in self._waiting.values():
+            for follower in followers:
+                follower.wake()
+
+    def _announce_head(self) -> None:
         previous, self._news = self._news, asyncio.Event()
         previous.set()
 
@@ -216,15 +250,15 @@ class Bus:
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
         size = sum(len(value) for value in live.payload.values() if isinstance(value, str))
-        news = [watcher.offer(live, source, size) for watcher in self._watchers]  # every watcher gets the event
-        if any(news):
-            self._wake_readers()
+        for watcher in self._watchers:
+            if watcher.offer(live, source, size):
+                watcher.wake()
 
     def report_loss(self, source: str, dropped: int) -> None:
         for watcher in self._watchers:
             if source in watcher.sources:
                 watcher.waiting.append(new_event(Gap(dropped=dropped), self._clock.now()))
-        self._wake_readers()
+                watcher.wake()
 
     # -- events for followers and watchers -------------------------------------------------------------------------
 
@@ -242,23 +276,31 @@ class Bus:
                     yield event
 
     async def batches(
-        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
-    ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield the events of `follow` in lists; each list has all events that are available at that moment."""
-        with self._watching(which, live) as watcher:
-            async with aclosing(self._follow(after, which, watcher)) as batches:
+        self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False, take: Take | None = None
+    ) -> AsyncGenerator[list[Event], None]:
+        """Yield the events of `follow` in lists; each list has all events that are available at that moment.
+
+        The caller may remove events from a list. While it waits for the next list, new events are first offered to
+        `take`. The events that `take` passes on are not yielded.
+        """
+        with self._watching(which, live, take) as watcher:
+            async with aclosing(self._follow(after, watcher)) as batches:
                 async for batch in batches:
                     yield batch
 
     async def watch(
-        self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
-    ) -> AsyncGenerator[Sequence[Event | InitialView], None]:
+        self,
+        which: EventFilter,
+        look: Callable[[], Awaitable[State]],
+        after: int | None = None,
+        take: Take | None = None,
+    ) -> AsyncGenerator[list[Any], None]:
         """Yield the state that `look` returns, then every event after this state, stored or live, each once.
 
         With `after`, first yield the events since `after`. If events were removed before this reader read them, yield a
-        `gap` event and then the new state.
+        `gap` event and then the new state. `take` is used as in `batches`.
         """
-        with self._watching(which) as watcher:
+        with self._watching(which, True, take) as watcher:
             while self._head >= 0:
                 state = await look()
                 async with aclosing(self._read_missed(after, state.as_of_seq, which)) as missed:
@@ -267,17 +309,18 @@ class Bus:
                 await self._reach(state.as_of_seq)
                 watcher.take(0)  # the texts below include these events
                 yield [InitialView(state, self._live.texts(which), self._live.screen(which.session_key))]
-                async with aclosing(self._follow(state.as_of_seq, which, watcher)) as batches:
+                async with aclosing(self._follow(state.as_of_seq, watcher)) as batches:
                     async for batch in batches:
+                        is_gap = batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None
                         yield batch
-                        if batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None:
+                        if is_gap:
                             break
                 after = None
 
     @contextmanager
-    def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
-        """Register a watcher of live events, and remove the watcher at the end of the block."""
-        watcher = _Watcher(which, self._limits.live_waiting, self._limits.live_text)
+    def _watching(self, which: EventFilter, live: bool, take: Take | None) -> Iterator[_Follower]:
+        """Build a follower. With `live`, it watches live events until the end of the block."""
+        watcher = _Follower(which, take, self._limits)
         if live:
             self._watchers.add(watcher)
             if self._exchange is not None:
@@ -317,25 +360,37 @@ class Bus:
             self._start_pump()
             await news.wait()
 
-    async def _follow(self, after: int, which: EventFilter, watcher: _Watcher) -> AsyncGenerator[list[Event], None]:
-        position, began = after, False
+    async def _follow(self, after: int, follower: _Follower) -> AsyncGenerator[list[Event], None]:
+        follower.position, began = after, False
         while self._head >= 0:
-            news = self._news
-            if not began or not self._covers(position):
+            if not began or not self._covers(follower.position):
                 began = True
                 oldest, last = await self._store.read_log_bounds()
-                if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
+                if not oldest - 1 <= follower.position <= last:  # pruned, or a log that was restored from a backup
                     yield [new_event(Gap(oldest_seq=oldest), self._clock.now())]
-                    position = oldest - 1 if position < oldest else last
-            batch, position = await self._next(position, which)
-            if watcher.waiting:
-                batch = list(merge(batch, watcher.take(self._clock.now()), key=attrgetter("time")))
+                    follower.position = oldest - 1 if follower.position < oldest else last
+            batch, follower.position = await self._next(follower.position, follower.which)
+            if follower.waiting:
+                batch = list(merge(batch, follower.take(self._clock.now()), key=attrgetter("time")))
             if batch:
                 yield batch
-            if position < self._head:
+            elif follower.position >= self._head:
+                await self._wait_for_news(follower)
+            if follower.position < self._head:
                 await asyncio.sleep(0)  # a follower that is far behind must not stop the loop
-            elif not batch:
-                await news.wait()
+
+    async def _wait_for_news(self, follower: _Follower) -> None:
+        """Wait until a follower that has read everything is woken."""
+        if self._head < 0:
+            return
+        same_filter = self._waiting.setdefault(follower.which, set())
+        same_filter.add(follower)
+        try:
+            await follower.wait()
+        finally:
+            same_filter.discard(follower)
+            if not same_filter:
+                self._waiting.pop(follower.which, None)
 
     def _covers(self, position: int) -> bool:
         """Return whether the events after `position` are in memory."""
@@ -360,24 +415,50 @@ def _is_large(event: Event) -> bool:
     return len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
 
 
-class _Watcher:
-    """The live events that one follower has not read yet."""
+class _Follower:
+    """The place of one reader in the log, and the live events that it has not read yet."""
 
-    def __init__(self, which: EventFilter, most: int, most_text: int) -> None:
+    def __init__(self, which: EventFilter, take: Take | None, limits: Limits) -> None:
+        self.which = which
+        self.position = 0
         self.waiting: deque[Event] = deque()
         self.sources: set[str] = set()
-        self._which = which
-        self._most = most
-        self._most_text = most_text
+        self._take_now = take
+        self._most = limits.live_waiting
+        self._most_text = limits.live_text
         self._text = 0
         self._dropped = 0
+        self._news: asyncio.Future[None] | None = None
+
+    @property
+    def woken(self) -> bool:
+        """Whether the follower does not wait, or will continue soon."""
+        return self._news is None or self._news.done()
+
+    async def wait(self) -> None:
+        """Wait for `wake`."""
+        self._news = asyncio.get_running_loop().create_future()
+        await self._news
+
+    def wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def pass_on(self, events: Sequence[Event]) -> bool:
+        """Pass on new events without waking the follower; return False if this is not possible."""
+        if self._take_now is None or self.waiting:
+            return False
+        try:
+            return self._take_now(events)
+        except Exception:  # the follower reads the events itself and gets the error; the others get their events
+            return False
 
     def offer(self, live: Event, source: str | None, size: int) -> bool:
         """Add a live event if it matches the filter; return whether the follower has something new to read.
 
         `size` is the number of characters of the event. One event of any size fits into an empty queue.
         """
-        if not self._which.matches(live):
+        if not self.which.matches(live):
             return False
         if source is not None:
             self.sources.add(source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
@@ -17,7 +18,7 @@ from midwatch.base.errors import Conflict, StoreError
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import Automation
+from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
@@ -54,19 +55,24 @@ class Scheduler(LeaderLoop):
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
 
-        Nothing is written if nothing is due. If the work of one record fails, it is tried again later, and the other
-        records do not wait for it.
+        After most commits nothing is due. Then three cheap queries are enough, and nothing is written. If the work of
+        one record fails, it is tried again later, and the other records do not wait for it.
         """
         tried: set[tuple[str, int]] = set()
         while True:
-            now = self._clock.now()
-            due = await self._store.list_due_automations(now, BATCH)
-            woken = await self._store.list_due_goals(now, BATCH)
-            over = await self._store.list_due_handoffs(now, BATCH) if self._expire else []
+            now, store = self._clock.now(), self._store
+            automation_at = await store.find_next_automation_at()
+            handoff_at = await store.find_next_handoff_at() if self._expire else None
+            has_goals = await store.has_open_goals()  # not only time decides when a goal is due
+            due = await store.list_due_automations(now, BATCH) if _has_come(automation_at, now) else []
+            woken = await store.list_due_goals(now, BATCH) if has_goals else []
+            over = await store.list_due_handoffs(now, BATCH) if _has_come(handoff_at, now) else []
             if not (due or woken or over):
-                break
+                times = (automation_at, handoff_at, await store.find_next_goal_at() if has_goals else None)
+                return min((at for at in times if at is not None), default=None)
+            held = await store.find_held_automations([automation.id for automation in due]) if due else {}
             work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
-                *((automation, self._fire) for automation in due),
+                *((automation, partial(self._fire, held=held.get(automation.id, frozenset()))) for automation in due),
                 *((goal, self._wake_goal) for goal in woken),
                 *((handoff, self._end) for handoff in over),
             ]
@@ -75,17 +81,13 @@ class Scheduler(LeaderLoop):
                 return now + int(PAUSE_SECONDS * SECOND)
             tried |= {(record.id, record.revision) for record, _ in fresh}
             await asyncio.gather(*(step(record) for record, step in fresh))
-        times = [await self._store.find_next_automation_at(), await self._store.find_next_goal_at()]
-        times += [await self._store.find_next_handoff_at()] if self._expire else []
-        return min((at for at in times if at is not None), default=None)
 
-    async def _fire(self, automation: Automation) -> None:
+    async def _fire(self, automation: Automation, held: frozenset[Hold] = frozenset()) -> None:
         try:
-            session = await self._store.get_session(automation.session_key)
-            if session is not None and session.status == "closed":
+            if "closed" in held:
                 await self._store.apply(automations.pause_for_closed_session(automation, self._clock.now()))
                 return
-            runs = await self._store.find_open_run(automation.id) is not None
+            runs = "runs" in held and await self._store.find_open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
@@ -127,3 +129,8 @@ class Scheduler(LeaderLoop):
             log.debug("handoff %s changed before it could expire", handoff.id)
         except StoreError as problem:
             log.warning("handoff %s could not expire; trying again later: %s", handoff.id, problem)
+
+
+def _has_come(at: int | None, now: int) -> bool:
+    """Return whether a time has come."""
+    return at is not None and at <= now

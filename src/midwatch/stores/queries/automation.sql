@@ -14,6 +14,18 @@ ORDER BY created_at DESC, id DESC LIMIT :limit
 SELECT {automation} FROM automations
 WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDER BY next_run_at, id LIMIT :limit
 
+-- held: automations whose session is closed, and automations whose last run is open or was transferred
+-- (the conditions match indexes)
+SELECT id, 'closed' FROM automations WHERE id IN {list:ids}
+  AND EXISTS (SELECT 1 FROM sessions WHERE key = automations.session_key AND status = 'closed')
+UNION ALL SELECT id, 'runs' FROM automations WHERE id IN {list:ids}
+  AND (EXISTS (
+    SELECT 1 FROM tasks
+    WHERE cause_id = automations.id AND cause IN ('automation', 'goal') AND status IN ('pending', 'running')
+  ) OR (
+    SELECT transferred_to FROM tasks WHERE cause_id = automations.id AND cause = 'automation' ORDER BY id DESC LIMIT 1
+  ) IS NOT NULL)
+
 -- next_at: when the next automation is due
 SELECT min(next_run_at) FROM automations WHERE status = 'active' AND next_run_at IS NOT NULL
 

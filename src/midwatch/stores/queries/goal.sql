@@ -9,6 +9,9 @@ WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_
 SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- any_open: whether a goal is open
+SELECT 1 FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') LIMIT 1
+
 -- due: goals to wake, earliest deadline first; a goal whose task was transferred waits for the new task
 SELECT {goal} FROM goals
 WHERE status IN ('waiting_for_session', 'active', 'paused') AND (

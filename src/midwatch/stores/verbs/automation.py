@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from midwatch.domain.automation import Automation, Status
+from collections.abc import Sequence
+
+from midwatch.domain.automation import Automation, Hold, Status
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps
 from midwatch.stores.verbs.tx import Tx
@@ -23,6 +25,13 @@ def list_(
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
     return tx.find_all(Automation, "automation.due", now=now, limit=limit)
+
+
+def find_held(tx: Tx, ids: Sequence[str]) -> dict[str, frozenset[Hold]]:
+    held: dict[str, frozenset[Hold]] = {}
+    for automation_id, hold in tx.rows("automation.held", {"ids": dumps(ids)}):
+        held[automation_id] = held.get(automation_id, frozenset()) | {hold}
+    return held
 
 
 def find_next_at(tx: Tx) -> int | None:

@@ -25,6 +25,10 @@ def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Go
     return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit)
 
 
+def has_open(tx: Tx) -> bool:
+    return tx.value(int, "goal.any_open") is not None
+
+
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Goal]:
     return tx.find_all(Goal, "goal.due", now=now, late=now - LAST, limit=limit)
 
