@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,7 +133,7 @@ async def finish(store: SqliteStore, number: int, task: Task, now: int) -> None:
         changes = end(task, now, outcome="error", error="it failed", usage=usage)[1]
     else:
         changes = end(task, now, outcome="ok", result=RESULT, usage=usage)[1]
-    await store.apply(replace(changes, events=(*events, *changes.events)))
+    await store.apply(changes._replace(events=(*events, *changes.events)))
 
 
 def claim_request(free: int) -> ClaimRequest:
