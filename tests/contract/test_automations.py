@@ -230,8 +230,27 @@ async def test_a_transferred_run_is_open_until_its_last_task_ends(store: Store) 
     for number in (1, 2):
         following = await transfer_running_task(store, number)
         assert await store.find_open_run("am_1") == following
+        assert await store.find_held_automations(["am_1"]) == {"am_1": {"runs"}}
     await end_run_and_handoff(store)
     assert await store.find_open_run("am_1") is None
+
+
+async def test_open_runs_and_closed_sessions_hold_up_automations(store: Store) -> None:
+    some = [replace(DAILY, id=f"am_{number}", session_key=f"auto:{number}") for number in range(5)]
+    await put(store, *some)
+    for fired in (some[1], some[3]):
+        await store.apply(automation.fire(fired, NOW, TERMS, runs=False))
+    for number in (2, 3):
+        key = f"auto:{number}"
+        await store.open_session(Session(key=key, gate_key=key, agent="demo", created_at=NOW, updated_at=NOW), ())
+        await store.close_session(f"auto:{number}", NOW, ())
+    await store.apply(automation.fire(some[4], NOW, TERMS, runs=False))
+    run = await store.find_open_run("am_4")
+    assert run is not None
+    await store.apply(end(run, NOW, outcome="cancelled")[1])
+    held = await store.find_held_automations(["am_0", "am_1", "am_2", "am_3", "am_4", "unknown"])
+    assert held == {"am_1": {"runs"}, "am_2": {"closed"}, "am_3": {"closed", "runs"}}
+    assert await store.find_held_automations(["am_0"]) == {}
 
 
 async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import re
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +31,11 @@ from midwatch.api.protocol import Connection, Limits
 from midwatch.api.refusal import LogLimiter
 from midwatch.api.server import Server as ApiServer
 from midwatch.api.server import listen
+from midwatch.base.clock import SystemClock
 from midwatch.base.errors import BadConfig
 from midwatch.desk.config import Settings
+from midwatch.domain.changes import Changes
+from midwatch.domain.event import MessageDelta, Payload, ToolExecEnd, event
 from midwatch.runtime.runtime import Runtime
 from midwatch.runtime.serve import address_of, list_addresses
 from midwatch.stores.verbs.event import MOST_READ
@@ -159,6 +164,20 @@ class ServerThread:
             response = exchange(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
             assert statuses(response) == [201]
         return count * 450_000
+
+    def append(self, *payloads: Payload) -> None:
+        """Store events, and wait until they are stored."""
+        changes = Changes(events=tuple(event(payload, SystemClock().now(), task_id="t_1") for payload in payloads))
+        asyncio.run_coroutine_threadsafe(self.runtime.store.apply(changes), self._loop).result(PATIENCE)
+
+    def show(self, *payloads: Payload) -> None:
+        """Show live events, and wait until the watchers have them."""
+
+        async def show_all() -> None:
+            for payload in payloads:
+                self.runtime.bus.show(event(payload, SystemClock().now(), task_id="t_1"))
+
+        asyncio.run_coroutine_threadsafe(show_all(), self._loop).result(PATIENCE)
 
     def tasks(self) -> int:
         response = exchange(self.port, self.authorized("/summary", "Connection: close"))
@@ -769,6 +788,54 @@ def test_a_slow_reader_has_a_small_buffer(home: Path) -> None:
             assert time.monotonic() < deadline
         host.fill(20)
         assert connection.transport.get_write_buffer_size() < host.limits.buffered_bytes + 2 * largest
+
+
+SMILES = ToolExecEnd(tool="s", result="\N{GRINNING FACE}" * 500_000, tool_call_id="c", duration=1.0, for_llm_len=1)
+"""An event that needs 2 MB, in memory and encoded."""
+
+
+def test_a_reader_that_does_not_read_costs_less_than_a_megabyte(home: Path) -> None:
+    """Count what Python allocates for such readers: events, live events, encoded events, and unsent bytes."""
+    with ServerThread(home, Limits()) as host, contextlib.ExitStack() as stack:
+        host.append(*[SMILES] * 4)
+        wait_for_reader(host, 4)  # caches are filled
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        readers = []
+        for _ in range(READERS):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(PATIENCE)
+            sock.connect(("127.0.0.1", host.port))
+            sock.sendall(host.authorized("/events?live=true"))
+            readers.append(sock)
+        assert asyncio.run(eventually(lambda: sum(each.flow.write_paused for each in host.connections) == READERS))
+        host.show(*(MessageDelta(message_id=f"m{number}", offset=0, text="x" * 1000) for number in range(2000)))
+        gc.collect()
+        cost = tracemalloc.get_traced_memory()[0] / READERS
+        host.append(SMILES)
+        wait_for_reader(host, 5)  # slow readers delay nobody
+        assert read_ids(readers[0], 5) == [1, 2, 3, 4, 5]  # and still get every event once
+    assert cost < 1_000_000
+
+
+def wait_for_reader(host: ServerThread, count: int) -> None:
+    """Read so many events with a new reader."""
+    with connect(host.port) as sock:
+        sock.sendall(host.authorized("/events"))
+        assert read_ids(sock, count) == list(range(1, count + 1))
+
+
+def read_ids(sock: socket.socket, count: int) -> list[int]:
+    """Read a stream until its event number `count`, and return the ids of its events."""
+    ids: list[int] = []
+    with sock.makefile("rb") as lines:
+        while not ids or ids[-1] < count:
+            line = lines.readline()
+            assert line, "the stream ended"
+            if line.startswith(b"id: "):
+                ids.append(int(line[4:]))
+    return ids
 
 
 async def test_unfinished_requests_do_not_delay_the_stop(home: Path) -> None:
