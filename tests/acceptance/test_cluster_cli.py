@@ -22,13 +22,13 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-import typer
 import yaml
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commands import run
 from midwatch.cli import doctor
-from midwatch.cli.main import app, execute
+from midwatch.cli.app import load
+from midwatch.cli.main import execute
 from midwatch.stores import cluster, postgres
 from midwatch.stores.sql import load_migrations
 from postgres import Cluster
@@ -494,11 +494,10 @@ def test_the_compose_file_starts_a_database_a_server_and_two_workers() -> None:
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     assert set(services) == {"database", "server", "worker"}
     assert services["worker"]["deploy"]["replicas"] == 2
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in ("server", "worker"):
         service = services[name]
         command, *options = service["command"]
-        commands[command].make_context(command, options)  # raises an error for a missing name
+        load(command).make_context(command, options)  # raises an error for a missing name
         assert service["depends_on"]["database"]["condition"] == "service_healthy"
         assert service["environment"]["MIDWATCH_DB"].endswith("@database:5432/midwatch")
     assert "healthcheck" in services["database"]

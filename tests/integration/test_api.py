@@ -29,6 +29,7 @@ from midwatch.base.errors import (
     Unauthorized,
     UnknownAgent,
 )
+from midwatch.cli.in_process import call_app
 from midwatch.client import Client
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
@@ -569,8 +570,8 @@ async def test_the_openapi_document_is_served(served: Served) -> None:
 
 async def test_the_client_calls_the_app_without_a_socket(tmp_path) -> None:
     async with Runtime.open(tmp_path / "home", work=False) as runtime:
-        transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
-        async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
+        exchange = call_app(create_app(runtime, hosts=("midwatch",)))
+        async with Client("http://midwatch", runtime.home.token(), exchange=exchange) as client:
             task = await client.submit("x", {"agent": "demo"})
             assert (await client.get(task["id"]))["status_text"] == "pending: no live process has agent 'demo'"
             with pytest.raises(UnknownAgent):

@@ -115,12 +115,12 @@ def test_help_of_other_commands_needs_no_definitions_of_records(command: str) ->
 def test_a_shell_can_complete_the_commands_of_a_group() -> None:
     env = {
         **os.environ,
-        "_MIDWATCH_COMPLETE": "complete_bash",
+        "_MIDWATCH_COMPLETE": "bash_complete",
         "COMP_WORDS": "midwatch automation ad",
         "COMP_CWORD": "2",
     }
     result = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
-    assert "add" in result.stdout.split()
+    assert result.stdout.split() == ["plain,add"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_an_unexpected_error_prints_one_line_and_logs_its_details(tmp_path, monk
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("MIDWATCH_HOME", str(tmp_path))
     monkeypatch.delenv("MIDWATCH_DEBUG", raising=False)
-    monkeypatch.setattr("midwatch.cli.main.find_version", lambda: 1 / 0)
+    monkeypatch.setattr("midwatch.cli.app.find_version", lambda: 1 / 0)
     assert execute(["version"]) == 70
     output = capsys.readouterr()
     assert output.err.startswith("midwatch: unexpected error, ZeroDivisionError")
@@ -186,7 +186,7 @@ def test_an_unexpected_error_prints_one_line_and_logs_its_details(tmp_path, monk
 
 def test_details_are_shown_on_request(monkeypatch, capsys) -> None:
     monkeypatch.setenv("MIDWATCH_DEBUG", "1")
-    monkeypatch.setattr("midwatch.cli.main.find_version", lambda: 1 / 0)
+    monkeypatch.setattr("midwatch.cli.app.find_version", lambda: 1 / 0)
     assert execute(["version"]) == 70
     assert "Traceback" in capsys.readouterr().err
 
@@ -436,7 +436,7 @@ def test_attention_is_short() -> None:
 
 def test_the_status_option_accepts_every_status() -> None:
     assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
-    assert tuple(Part) == usage.PARTS
+    assert get_args(Part) == usage.PARTS
 
 
 def test_since_is_a_duration_or_a_time() -> None:

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
 import midwatch
 from midwatch.base import errors
@@ -30,7 +29,7 @@ ALL = {
     if inspect.isclass(made) and issubclass(made, Exception) and made.__module__ == errors.__name__
 }
 SOURCE = Path(midwatch.__file__).parent
-COMMANDS = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = set(app.commands)
 
 
 def read_documented_errors() -> dict[str, str]:

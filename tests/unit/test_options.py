@@ -6,19 +6,19 @@ import json
 from typing import Annotated, Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
-from midwatch.cli.command import Reply, command
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.options import FLAGS, WITHOUT_OPTION, FieldOptions, Flag, Prompt
+from midwatch.cli.parameters import Argument
 from midwatch.domain.automation import Automation, Times
 from midwatch.domain.fields import inputs
 from midwatch.domain.goal import Goal
 from midwatch.domain.requests import Submission
 
-app = typer.Typer(rich_markup_mode=None)
+app = Group("")
 
 
 def reply(request: dict[str, Any]) -> Reply:
@@ -32,7 +32,7 @@ async def add(prompt: Prompt, **request: Any) -> Reply:
 
 
 @command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--name -N")))
-async def edit(automation_id: Annotated[str, typer.Argument()], **request: Any) -> Reply:
+async def edit(automation_id: Annotated[str, Argument()], **request: Any) -> Reply:
     """Change one."""
     return reply({"id": automation_id, **request})
 

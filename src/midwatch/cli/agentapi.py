@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.version import __version__
-from midwatch.cli.command import group
+from midwatch.cli.command import Command, Group, command
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
+from midwatch.cli.parameters import Argument, Option
 
-app = group("One agent behind the HTTP interface of coder/agentapi.")
+app = Group("One agent behind the HTTP interface of coder/agentapi.")
 
 PORT = 3284
 WIDTH, HEIGHT = 80, 50
@@ -32,17 +32,17 @@ SWITCH = re.compile(rf"^--({'|'.join([*SWITCHES, *LONE_SWITCHES])})=(?:(true|t|1
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
     """Return an option that an environment variable can also set. `name` may be a pair like `x/--no-x`."""
     variable = name.partition("/")[0].upper().replace("-", "_")
-    return typer.Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
+    return Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
 
 
 def print_version(wanted: bool) -> None:
     """Print the version in the form of agentapi, and exit."""
     if wanted:
         say(f"agentapi version {__version__}")
-        raise typer.Exit
+        raise click.exceptions.Exit
 
 
-Agent = Annotated[list[str], typer.Argument(help="The agent's program and its arguments, after --.")]
+Agent = Annotated[list[str], Argument(help="The agent's program and its arguments, after --.")]
 Type = Annotated[str, flag("type", "Type of the agent. Default: by the program's name.", "-t")]
 Port = Annotated[int, flag("port", "Port on this machine; 0 chooses a free one.", "-p", min=0, max=65535)]
 PrintOpenapi = Annotated[bool, flag("print-openapi", "Print the OpenAPI document and exit.", "-P")]
@@ -59,19 +59,20 @@ PidFile = Annotated[str, flag("pid-file", "File for the process id.")]
 Acp = Annotated[bool, flag("experimental-acp", "Use the Agent Client Protocol instead of a terminal.")]
 Leave = Annotated[bool, flag("exit", "Exit after the command line was parsed.", hidden=True)]
 Version = Annotated[
-    bool, typer.Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
+    bool, Option("--version", help="Print the version and exit.", callback=print_version, is_eager=True)
 ]
 
 
-@app.callback()
-def start(ctx: typer.Context, version: Version = False) -> None:
-    """Print the help of this group if it is called without a command."""
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
+@command(app, default=True)
+def start(version: Version = False) -> None:
+    """Print the help of this group."""
+    say(click.get_current_context().get_help())
 
 
-class ServerCommand(TyperCommand):
+class ServerCommand(Command):
     """A command that also accepts switches in the format of coder/agentapi, such as `--load-state=false`."""
+
+    allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line, after the switches of coder/agentapi were rewritten."""
@@ -89,7 +90,7 @@ def _rename_switch(argument: str) -> list[str]:
     return [f"--{name}"] if name else []
 
 
-@app.command(cls=ServerCommand, context_settings={"allow_interspersed_args": False})
+@command(app, kind=ServerCommand)
 def server(
     agent: Agent, type_: Type = "", port: Port = PORT, print_openapi: PrintOpenapi = False,
     chat_base: ChatBase = "/chat",
@@ -130,20 +131,20 @@ def server(
         ended = serve(options, lambda url: print_address(url, as_json))
     except MidwatchError as problem:
         note(f"midwatch: {' '.join(clean(str(problem)).split())}")
-        raise typer.Exit(1) from None
+        raise click.exceptions.Exit(1) from None
     if ended.screen is not None:
         note(f"midwatch: the agent's program has ended. Its last screen:\n{BAR}\n{clean(ended.screen)}\n{BAR}")
-    raise typer.Exit(ended.status)
+    raise click.exceptions.Exit(ended.status)
 
 
-@app.command()
+@command(app)
 def attach(
-    url: Annotated[str, typer.Option("--url", "-u", help="Address of the server.")] = f"localhost:{PORT}",
+    url: Annotated[str, Option("--url", "-u", help="Address of the server.")] = f"localhost:{PORT}",
 ) -> None:
     """Show the terminal of an agentapi server and type into it. Ctrl-] leaves."""
-    from midwatch.cli import attach as attaching
+    from midwatch.cli.attach import show_terminal
 
-    attaching.attach(url=url)
+    show_terminal(None, url)
 
 
 def print_address(url: str, as_json: bool) -> None:

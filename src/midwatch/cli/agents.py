@@ -5,20 +5,18 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Argument, Option
-
 from midwatch.base.errors import InvalidInput
-from midwatch.cli.command import Reply, command
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, find_remote_server, home_path
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, format_duration, join, table
+from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
 
-app = typer.Typer(help="List agents and their problems.", invoke_without_command=True)
+app = Group("List agents and their problems.")
 
 
 @command(app, default=True, work="test")

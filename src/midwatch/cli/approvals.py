@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from midwatch.cli import output as out
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.options import ApprovalId, ApprovalStatus
+from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.wire.approvals import ApprovalInfo

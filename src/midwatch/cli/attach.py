@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Argument, Option
-
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput, MidwatchError, NotRunning
+from midwatch.cli.command import command
 from midwatch.cli.connection import PATIENCE_SECONDS, Desk, connect
 from midwatch.cli.output import clean, note
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     import httpx2
@@ -136,8 +136,14 @@ class ServerTerminal:
         """Do nothing, because the size of the terminal was not changed."""
 
 
+@command()
 def attach(session: SessionKey = None, url: Url = None) -> None:
     """Show the terminal of a session and type into it. Ctrl-] leaves; the agent continues."""
+    show_terminal(session, url)
+
+
+def show_terminal(session: str | None, url: str | None) -> None:
+    """Show the terminal of a session, or of the agentapi server at `url`, until the user leaves."""
     if (session is None) == (url is None):
         raise InvalidInput("name either a session, or an agentapi server with --url.", field="session")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

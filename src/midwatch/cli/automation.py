@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Argument, Option
+import click
 
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir
+from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ IMPORTED = {
     "deleted": "skipped: it is deleted here; restore it with `midwatch automation resume {id}`",
 }
 
-app = group("Run prompts on a schedule.")
+app = Group("Run prompts on a schedule.")
 
 
 def schedule_fields() -> tuple[type, ...]:
@@ -110,7 +110,7 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 async def edit(automation_id: opt.AutomationId, revision: opt.Revision = None, **changes: Any) -> Reply:
     """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''."""
     if not changes:
-        raise typer.BadParameter("nothing to change; add an option such as --cron or --prompt")
+        raise click.BadParameter("nothing to change; add an option such as --cron or --prompt")
     async with connect() as desk:
         automation = await desk.client.patch_automation(automation_id, changes, revision=revision)
     text = f"{automation['id']} changed: {describe_schedule(automation)}, by {automation['agent']}"

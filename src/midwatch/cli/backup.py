@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import check_same_database, load_settings
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import join, note
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from typer import Argument
-
 from midwatch.base.errors import Conflict, MidwatchError, NotFound
 from midwatch.cli.command import command
 from midwatch.cli.connection import Desk
 from midwatch.cli.inputs import absolute_path
 from midwatch.cli.options import AgentName, AsJson, Workdir, Worktree
 from midwatch.cli.output import clean, emit, note, paint, say
+from midwatch.cli.parameters import Argument
 from midwatch.cli.questions import Questions, read_lines
 from midwatch.cli.sessions import SessionTitle, describe_message, read_messages
 from midwatch.cli.watch import INTERRUPTED, STOP_SECONDS, Watch, start_tasks

@@ -1,22 +1,19 @@
-"""Turn an async function that returns a `Reply` into a command with a connection, `--json` and an exit status."""
+"""Turn a function into a command. An async function that returns a `Reply` gets a connection and `--json`."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from functools import cached_property, update_wrapper
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, overload
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import typer
+import click
 
-from midwatch.cli.connection import Desk, connect
+from midwatch.cli.connection import connect
 from midwatch.cli.options import AsJson, FieldOptions
 from midwatch.cli.output import emit, note, say
+from midwatch.cli.parameters import build_parameter
 
-P = ParamSpec("P")
 JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
-CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
 
 
 class Reply(NamedTuple):
@@ -43,94 +40,106 @@ class Reply(NamedTuple):
             note(self.notice)
 
 
-Work = Coroutine[Any, Any, Reply | int]
-"""The coroutine of a command. It returns a reply, or an exit status if it has printed everything itself."""
-
-
-class Command(Generic[P]):
-    """A command that typer can call.
+class Command(click.Command):
+    """A command that runs a function. Its arguments and options are created when they are needed, because this is slow.
 
     - The parameter `desk` of the function is not an option: the function gets a connection.
     - If `work` is true, or if `work` names an option that is set, this process runs tasks if there is no server.
     - The keyword arguments `**request` of the function get the values of all `options` that were set.
-    - Every command has the option `--json`. The function gets its value only if it has the parameter `as_json`.
-    - A `default` command runs when its group is called without a command.
+    - An async function returns a reply, or an exit status if it has printed everything itself. Its command has the
+      option `--json`. The function gets the value of this option only if it has the parameter `as_json`.
+    - A function that is not async prints everything itself.
     """
 
     def __init__(
-        self, function: Callable[..., Work], work: bool | str, options: FieldOptions | None, default: bool
-    ) -> None:
-        update_wrapper(self, function)
+        self, function: Callable[..., Any], name: str | None = None, work: bool | str = False,
+        options: FieldOptions | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name or function.__name__, callback=self.run, help=inspect.getdoc(function))
         self._function = function
         self._work = work
         self._options = options
-        self._default = default
 
-    @cached_property
-    def __signature__(self) -> inspect.Signature:
-        """Return the parameters from which typer creates arguments and options."""
-        parameters = [CONTEXT] if self._default else []
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the arguments and options."""
+        if not self.params:
+            self.params = [build_parameter(parameter) for parameter in self._parameters()]
+        return super().get_params(ctx)
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        parameters = []
         own = inspect.signature(self._function, eval_str=True).parameters
         for parameter in own.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD and self._options:
                 parameters += self._options.parameters(own)
-            elif parameter.name not in ("desk", "as_json"):
+            elif parameter.name != "desk":
                 parameters.append(parameter)
-        return inspect.Signature([*parameters, JSON])
+        if "as_json" not in own and inspect.iscoroutinefunction(self._function):
+            parameters.append(JSON)
+        return sorted(parameters, key=lambda parameter: parameter.name == "as_json")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run the command and print its reply."""
-        ctx: Any = kwargs.pop("ctx", None)
-        if ctx is not None and ctx.invoked_subcommand is not None:
-            return
+    def run(self, **values: Any) -> None:
+        """Run the function with the values of its arguments and options, and print its reply."""
         own = inspect.signature(self._function).parameters
-        as_json = bool(kwargs.get("as_json") if "as_json" in own else kwargs.pop("as_json", False))
-        request = self._options.take(kwargs, own) if self._options else {}
+        as_json = bool(values.get("as_json") if "as_json" in own else values.pop("as_json", False))
+        request = self._options.take(values, own) if self._options else {}
+        if not inspect.iscoroutinefunction(self._function):
+            self._function(**values, **request)
+            return
+        import asyncio
+
         run = self._connect if "desk" in own else self._function
-        reply = asyncio.run(run(*args, **kwargs, **request))
+        reply = asyncio.run(run(**values, **request))
         if isinstance(reply, Reply):
             reply.print(as_json)
             reply = reply.status
         if reply:
-            raise typer.Exit(reply)
+            raise click.exceptions.Exit(reply)
 
-    async def _connect(self, *args: Any, **kwargs: Any) -> Reply | int:
-        work = bool(kwargs[self._work]) if isinstance(self._work, str) else self._work
+    async def _connect(self, **values: Any) -> Any:
+        work = bool(values[self._work]) if isinstance(self._work, str) else self._work
         async with connect(work=work) as desk:
-            return await self._function(desk, *args, **kwargs)
+            return await self._function(desk, **values)
 
 
-class Decorator(Protocol):
-    """A decorator that turns an async function into a command."""
+class Group(click.Group):
+    """A group of commands. Without a command it runs its command `default`, or prints its help if it has none."""
 
-    @overload
-    def __call__(self, function: Callable[Concatenate[Desk, P], Work], /) -> Command[P]: ...
-    @overload
-    def __call__(self, function: Callable[P, Work], /) -> Command[P]: ...
+    def __init__(self, summary: str, **settings: Any) -> None:
+        super().__init__(help=summary, invoke_without_command=True, callback=self.run_default, **settings)
+        self.default: Command | None = None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of their definition."""
+        return list(self.commands)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the arguments and options of the default command."""
+        return self.default.get_params(ctx) if self.default else super().get_params(ctx)
+
+    def run_default(self, **values: Any) -> None:
+        """Run the default command if no command is named."""
+        ctx = click.get_current_context()
+        if ctx.invoked_subcommand is not None:
+            return
+        if self.default:
+            self.default.run(**values)
+        else:
+            say(ctx.get_help())
 
 
 def command(
-    app: typer.Typer | None = None, name: str | None = None, *, work: bool | str = False,
-    options: FieldOptions | None = None, default: bool = False,
-) -> Decorator:  # fmt: skip
-    """Turn a function into a command and add it to `app`; see `Command`."""
+    app: Group | None = None, name: str | None = None, *, work: bool | str = False,
+    options: FieldOptions | None = None, default: bool = False, kind: type[Command] = Command,
+) -> Callable[[Callable[..., Any]], Command]:  # fmt: skip
+    """Turn a function into a command and add it to the group `app`, or make it the default of the group."""
 
-    def add(function: Callable[..., Work], /) -> Command[Any]:
-        wrapped = Command[Any](function, work, options, default)
-        if app is not None:
-            (app.callback() if default else app.command(name))(wrapped)
-        return wrapped
+    def add(function: Callable[..., Any]) -> Command:
+        made = kind(function, name, work, options)
+        if app is not None and default:
+            app.default = made
+        elif app is not None:
+            app.add_command(made)
+        return made
 
     return add
-
-
-def group(summary: str) -> typer.Typer:
-    """Return a group for the commands of one noun. The group prints its help if it is called without a command."""
-    app = typer.Typer(help=summary, invoke_without_command=True)
-
-    @app.callback()
-    def print_help(ctx: typer.Context) -> None:
-        if ctx.invoked_subcommand is None:
-            say(ctx.get_help())
-
-    return app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -128,6 +127,8 @@ async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
 
 async def is_answering(client: Client) -> bool:
     """Return whether the server answers. A server that is stopping or suspended does not answer."""
+    import asyncio
+
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
             await client.health()
@@ -154,14 +155,13 @@ async def check_same_database(settings: Settings) -> None:
 @asynccontextmanager
 async def open_store(*, work: bool) -> AsyncIterator[Desk]:
     """Open the store of this home, and connect to it with the same interface as to a server."""
-    import httpx2
-
     from midwatch.api.app import create_app
+    from midwatch.cli.in_process import call_app
     from midwatch.client import Client
     from midwatch.runtime.runtime import Runtime
 
     async with Runtime.open(home_path(), role="run" if work else "library", work=work) as runtime:
-        transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
+        exchange = call_app(create_app(runtime, hosts=("midwatch",)))
         token = find_attempt_token() or runtime.owner_secret
-        async with Client("http://midwatch", token, transport=transport) as client:
+        async with Client("http://midwatch", token, exchange=exchange) as client:
             yield Desk(client, runtime.home, None, runtime)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.options import Limit, OfTask
 from midwatch.cli.output import join, shorten, table, values
+from midwatch.cli.parameters import Argument, Option
 
 HEADERS = ("ID", "STATUS", "CHANNEL", "NOTICE", "TRIES", "TASK", "ERROR")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from midwatch.base.errors import InvalidInput, Pruned
 from midwatch.cli.command import command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.options import AsJson, OfAgent, OfTask
 from midwatch.cli.output import emit, format_time, note, say, shorten
+from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.client import Which

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Argument, Option
+import click
 
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli.automation import RUN_HEADERS, make_run_row
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir, read_prompt
 from midwatch.cli.output import Field, fields, format_duration, format_time, join, pick, shorten, table
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     from midwatch.wire.goals import GoalInfo
@@ -23,7 +23,7 @@ STEPS = 10
 HEADERS = ("ID", "STATUS", "AGENT", "STEP", "DEADLINE", "OBJECTIVE")
 NOT_PURSUED = "no step starts yet"
 
-app = group("Let an agent work on an objective, step by step.")
+app = Group("Let an agent work on an objective, step by step.")
 
 
 Deadline = Annotated[
@@ -104,7 +104,7 @@ async def edit(
     """Change the objective, deadline or limits of a goal. A running step is not affected."""
     changes |= parse_deadline(deadline, tz)
     if not changes:
-        raise typer.BadParameter("nothing to change; add an option such as --deadline or --objective")
+        raise click.BadParameter("nothing to change; add an option such as --deadline or --objective")
     async with connect() as desk:
         goal = await desk.client.edit_goal(goal_id, changes, revision=revision)
     return Reply(goal, f"{goal['id']} changed: {describe_progress(goal)}")

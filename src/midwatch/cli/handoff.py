@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Argument, Option
-
 from midwatch.base.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect, find_attempt_token
 from midwatch.cli.inputs import absolute_path, read_prompt
 from midwatch.cli.options import AsJson, Limit, Statuses
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     from midwatch.wire.handoffs import HandoffInfo, HandoffPage
@@ -25,7 +24,7 @@ HEADERS = ("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT")
 HandoffId = Annotated[str, Argument(metavar="ID", help="Id of the handoff.")]
 Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one handoff.")]
 
-app = group("Hand work to another agent.")
+app = Group("Hand work to another agent.")
 
 
 class Target(NamedTuple):

@@ -8,12 +8,11 @@ import sys
 import webbrowser
 from typing import Annotated
 
-from typer import Option
-
 from midwatch.base.errors import NotRunning
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import connect, find_remote_server, find_server
 from midwatch.cli.output import note, say
+from midwatch.cli.parameters import Option
 
 NO_SERVER = "the web console needs a server, and none is running here; start one with `midwatch up`."
 

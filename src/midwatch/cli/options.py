@@ -8,9 +8,8 @@ from functools import cached_property
 from inspect import Parameter
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-from typer import Argument, Option
-
 from midwatch.cli.inputs import absolute_path, parse_budget, parse_policy, read_prompt
+from midwatch.cli.parameters import Argument, Option
 from midwatch.domain.fields import REQUIRED, Field, Input, inputs
 
 ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-from typer import Argument, Option
-
-from midwatch.cli.command import Reply, command
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.output import format_age, shorten, table
+from midwatch.cli.parameters import Argument, Option
 
 RULE_LENGTH = 100
 HEADERS = ("ID", "EFFECT", "AGENT", "AGE", "BY", "RULE")
 
-app = typer.Typer(help="List and revoke rules that answer agents' questions.", invoke_without_command=True)
+app = Group("List and revoke rules that answer agents' questions.")
 
 
 @command(app, default=True)

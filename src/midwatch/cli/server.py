@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Option
+import click
 
 from midwatch.base.errors import AlreadyRunning, HomeUnusable, MidwatchError, NotRunning
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import find_server, home_path, is_answering, load_settings
 from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import join, note
+from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.base.home import Home, ServerInfo
@@ -39,6 +39,7 @@ Expose = Annotated[bool, Option("--expose", help="Listen on all addresses, so th
 Detach = Annotated[bool, Option("--detach", "-d", help="Run in the background.")]
 
 
+@command()
 def up(
     port: Port = None, db: Db = None, expose: Expose = False, detach: Detach = False, as_json: AsJson = False
 ) -> None:
@@ -121,7 +122,7 @@ def start_detached(settings: Settings, port: int | None, db: str | None, expose:
     if info is None:
         error = last_line(home.log_file, log_start)
         note(error if error.startswith("midwatch: ") else f"midwatch: the server did not start: {error}")
-        raise typer.Exit(child.returncode or 1)
+        raise click.exceptions.Exit(child.returncode or 1)
     text = join(
         f"midwatch {info.version} listens on {info.url} (pid {info.pid})",
         describe_exposure(info, settings),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Option
-
 from midwatch.base.errors import NotFound
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.inputs import absolute_path, read_prompt
 from midwatch.cli.options import AgentName, AsJson, Key, Limit, Priority, Workdir, Worktree
+from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ HEARD = {
 """The text that tells when the agent gets a message, by mode. {0} is the task that answers, {1} the session."""
 
 
-app = group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
+app = Group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
 
 
 @command()

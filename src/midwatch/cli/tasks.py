@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from typer import Option
-
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import absolute_path, parse_budget
+from midwatch.cli.parameters import Option
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.output import format_age, note, say, table, values
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     from midwatch.wire.identity import NewToken
 
 HEADERS = ("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE")
 
-app = group("Create, list and revoke access tokens.")
+app = Group("Create, list and revoke access tokens.")
 
 
 @command(app)

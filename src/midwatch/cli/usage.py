@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-from typer import Option
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from midwatch.base.errors import InvalidInput
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import connect
 from midwatch.cli.output import format_duration, format_money, format_time, join, table, values
+from midwatch.cli.parameters import Option
 from midwatch.domain.usage import describe_gaps
 
 if TYPE_CHECKING:
     from midwatch.wire.usage import UsageInfo
 
 
-class Part(StrEnum):
-    """The ways to group rows, as in `midwatch.domain.usage.By`. Typer needs an enum for a repeatable option."""
-
-    actor = "actor"
-    agent = "agent"
-    session = "session"
-    model = "model"
-    day = "day"
-
-
+Part = Literal["actor", "agent", "session", "model", "day"]
+"""The ways to group rows, as in `midwatch.domain.usage.By`."""
 COLUMNS = ("TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST")
 NAMELESS = {"session": "(no conversation)", "model": "(unknown)", "actor": "(nobody)"}
 

@@ -6,13 +6,12 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from midwatch.base.errors import BadConfig, InvalidInput
-from midwatch.cli.command import Reply
+from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import load_settings
 from midwatch.cli.options import AsJson, Db
 from midwatch.cli.output import join
+from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.desk.config import Settings
@@ -28,6 +27,7 @@ Agents = Annotated[
 Slots = Annotated[int | None, Option("--slots", min=1, max=10_000, help="Tasks at once. Default: the setting slots.")]
 
 
+@command()
 def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: AsJson = False) -> None:
     """Run tasks of a shared PostgreSQL database until the worker is stopped."""
     import uvloop

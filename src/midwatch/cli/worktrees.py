@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Option
-
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, command, group
+from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.options import Limit
+from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
     from midwatch.wire.worktrees import WorktreeCodeFile, WorktreeDiff, WorktreeInfo
@@ -21,7 +20,7 @@ HEADERS = ("ID", "STATUS", "BRANCH", "FROM", "CHANGES", "AGE", "REPOSITORY")
 WorktreeId = Annotated[str, Argument(metavar="ID", help="Id of the worktree, or of a task in it.")]
 WorktreeStatus = Literal["making", "kept", "merged", "removed"]
 
-app = group("Show, merge or remove a worktree and its changes.")
+app = Group("Show, merge or remove a worktree and its changes.")
 
 
 @command()

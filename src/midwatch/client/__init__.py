@@ -1,6 +1,6 @@
 """A typed client of the HTTP interface. It raises the errors of the server as classes of `midwatch.base.errors`.
 
-Imports `wire`, `domain` and `base`, and httpx.
+Imports `wire`, `domain` and `base`, and orjson.
 Not here: anything that needs the server's process.
 """
 

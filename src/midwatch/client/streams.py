@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-import httpx2
 import orjson
 
 from midwatch.base.errors import Unauthorized
-from midwatch.client.transport import Transport, drop_none, error_of
+from midwatch.client.http import Answer, Lost, Messages
+from midwatch.client.transport import PREFIX, Transport, add_query, drop_none, error_of
 
 if TYPE_CHECKING:
     from midwatch.wire.events import EventInfo, EventPage
@@ -99,7 +99,7 @@ class EventCalls(Transport):
                         if frame is not None and not (0 < frame.get("seq", 0) <= (after or 0)):
                             after = position(frame, after)
                             yield frame
-            except httpx2.TransportError as lost:
+            except Lost as lost:
                 lost_at = lost_at or time.monotonic()
                 if patience is not None and time.monotonic() - lost_at >= patience:
                     raise self._unreachable(lost) from None
@@ -116,21 +116,22 @@ class EventCalls(Transport):
         A frame of a live event gets the task and the session that the query names.
         """
         ids = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
-        limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
-        headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
-        async with self._http.sse(
-            "/events", params=query, headers=headers, timeout=limits, max_event_size=None
-        ) as source:
-            if source.response.status_code >= 500:
-                raise httpx2.ReadError("the server is stopping")
-            if source.response.is_error:
-                await source.response.aread()
-                raise error_of(source.response)
+        headers = {**self._headers, "accept": "text/event-stream", "cache-control": "no-store"}
+        if after is not None:
+            headers["last-event-id"] = str(after)
+        target = PREFIX + add_query("/events", drop_none(query))
+        async with self._server.stream("GET", target, headers, silence=QUIET_SECONDS) as (head, pieces):
+            if head.status >= 500:
+                raise Lost("the server is stopping")
+            if head.status >= 400:
+                raise error_of(Answer(head.status, b"".join([piece async for piece in pieces])))
             yield None
-            async for message in source:
-                frame = orjson.loads(message.data)
-                stored = message.event == "state" or "seq" in frame
-                yield {**({} if stored else ids), "kind": message.event, **frame}
+            messages = Messages()
+            async for piece in pieces:
+                for kind, data in messages.read(piece):
+                    frame = orjson.loads(data)
+                    stored = kind == "state" or "seq" in frame
+                    yield {**({} if stored else ids), "kind": kind, **frame}
 
 
 def query_of(which: Which) -> dict[str, Any]:

@@ -117,4 +117,4 @@ class DeskCalls(Transport):
 
     async def metrics(self) -> str:
         """Return metrics in the text format of Prometheus."""
-        return (await self._reply("GET", "/metrics", headers={"accept": "text/plain"})).text
+        return (await self._reply("GET", "/metrics", {"accept": "text/plain"})).decode()

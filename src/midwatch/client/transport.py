@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-import httpx2
 import orjson
 
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Unauthorized
 from midwatch.base.home import Home
 from midwatch.base.trace import own_trace
+from midwatch.client.http import Answer, Lost, Server, Unreachable
 
 T = TypeVar("T")
-TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
+Exchange = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer]]
+"""A function that sends a request (method, target, headers, body) and returns the reply."""
+PREFIX = "/api/v1"
 SOCKET_SECONDS = 10.0
 MAX_ANSWER = 4096
 
@@ -32,25 +34,21 @@ class Transport:
         url: str,
         token: str,
         *,
-        transport: httpx2.AsyncBaseTransport | None = None,
+        exchange: Exchange | None = None,
         locate: Callable[[], tuple[str, str] | None] | None = None,
     ) -> None:
         """Prepare a client.
 
+        `exchange` replaces requests over the network, for an app in the same process; there are no streams then.
         `locate` returns the current address of the server and the token, or None if no server runs. A stream calls it
         before the stream connects again.
         """
         self.url = url
         self._found = (url, token)
         self._locate = locate
-        self._http = httpx2.AsyncClient(
-            base_url=f"{url}/api/v1",
-            headers={"authorization": f"Bearer {token}", "accept": "application/json", **own_trace()},
-            timeout=TIMEOUT,
-            transport=transport,
-            trust_env=False,  # the server is on this machine, so a proxy for the web is not used
-            verify=url.startswith("https:"),
-        )
+        self._server = Server(url)
+        self._exchange = exchange
+        self._headers = {"authorization": f"Bearer {token}", "accept": "application/json", **own_trace()}
 
     @classmethod
     def for_home(cls, home: str | Path, token: str | None = None) -> Self:
@@ -80,12 +78,12 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        await self._server.close()
 
     async def _get(self, path: str, part: str = "", /, **query: Any) -> T:
         """Return the reply to a GET request, or only the `part` of the reply."""
-        reply = await self._reply("GET", path, params=drop_none(query))
-        return cast(T, orjson.loads(reply.content)[part] if part else orjson.loads(reply.content))
+        content = orjson.loads(await self._reply("GET", add_query(path, drop_none(query))))
+        return cast(T, content[part] if part else content)
 
     async def _post(
         self, path: str, body: Mapping[str, Any] | None = None, /, *, idempotency_key: str | None = None, **fields: Any
@@ -99,29 +97,32 @@ class Transport:
         return cast(T, await self._send("PATCH", path, {**body, **drop_none(fields)}))
 
     async def _delete(self, path: str) -> T:
-        return cast(T, orjson.loads((await self._reply("DELETE", path)).content))
+        return cast(T, orjson.loads(await self._reply("DELETE", path)))
 
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> object:
         headers = {"content-type": "application/json", **(headers or {})}
-        reply = await self._reply(method, path, content=orjson.dumps(body, default=str), headers=headers)
-        return orjson.loads(reply.content)
+        return orjson.loads(await self._reply(method, path, headers, orjson.dumps(body, default=str)))
 
-    async def _reply(self, method: str, path: str, **request: Any) -> httpx2.Response:
+    async def _reply(
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> bytes:
+        """Return the body of the reply to a request, or raise the error that the reply reports."""
+        send = self._exchange or self._server.request
         try:
-            response = await self._http.request(method, path, **request)
-        except httpx2.TransportError as lost:
+            answer = await send(method, PREFIX + target, {**self._headers, **(headers or {})}, body)
+        except Lost as lost:
             raise self._unreachable(lost) from None
-        if response.is_error:
-            raise error_of(response)
-        return response
+        if answer.status >= 400:
+            raise error_of(answer)
+        return answer.body
 
-    def _unreachable(self, lost: httpx2.TransportError) -> NotRunning:
-        if isinstance(lost, httpx2.ConnectError | httpx2.ConnectTimeout):
+    def _unreachable(self, lost: Lost) -> NotRunning:
+        if isinstance(lost, Unreachable):
             return NotRunning(f"no server answers at {self.url}; start it with `midwatch up`.")
         return NotRunning(
-            f"the server at {self.url} was lost before it answered ({type(lost).__name__}); "
+            f"the server at {self.url} was lost before it answered ({lost}); "
             "check it with `midwatch doctor`, and see with `midwatch tasks` whether it accepted the request."
         )
 
@@ -134,8 +135,9 @@ class Transport:
             return False
         self._found = found
         self.url, token = found
-        self._http.base_url = httpx2.URL(f"{self.url}/api/v1")
-        self._http.headers["authorization"] = f"Bearer {token}"
+        self._server.drop()
+        self._server = Server(self.url)
+        self._headers["authorization"] = f"Bearer {token}"
         return True
 
 
@@ -182,6 +184,13 @@ def format_moment(moment: datetime | None) -> str | None:
     return moment.astimezone().isoformat() if moment else None
 
 
+def add_query(path: str, query: Mapping[str, Any]) -> str:
+    """Return a path with the parameters of a query. A list is repeated; true and false are in lower case."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+    encoded = urlencode(texts, doseq=True)
+    return f"{path}?{encoded}" if encoded else path
+
+
 def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values without those that are None."""
     return {name: value for name, value in values.items() if value is not None}
@@ -195,15 +204,13 @@ BY_CODE = {kind.code: kind for kind in _subclasses(errors.MidwatchError)}
 FIXED = frozenset({"type", "title", "status", "code", "detail", "field"})
 
 
-def error_of(response: httpx2.Response) -> MidwatchError:
+def error_of(answer: Answer) -> MidwatchError:
     """Return the error that a reply reports, as the same class that the server raised."""
     try:
-        problem = orjson.loads(response.content)
+        problem = orjson.loads(answer.body)
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return MidwatchError(
-            f"the reply {response.status_code} does not come from midwatch; check the address of the server."
-        )
+        return MidwatchError(f"the reply {answer.status} does not come from midwatch; check the address of the server.")
     kind = BY_CODE.get(code, MidwatchError)
     error = kind.__new__(kind, detail)  # the arguments of the class are not known here, only its message
     vars(error).update({name: value for name, value in problem.items() if name not in FIXED})
