@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -107,7 +108,7 @@ async def measure_race(store: Store, kind: str, url: str, count: int) -> dict[st
         for racer in racers:
             if await asyncio.to_thread(racer.stdout.readline) != "ready\n":  # type: ignore[union-attr]
                 raise Failed("a racer did not start.")
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         for racer in racers:
             racer.stdin.write("go\n")  # type: ignore[union-attr]
             racer.stdin.flush()  # type: ignore[union-attr]
@@ -115,12 +116,17 @@ async def measure_race(store: Store, kind: str, url: str, count: int) -> dict[st
             if await asyncio.to_thread(racer.wait, 120):
                 raise Failed("a racer failed.")
         took = time.perf_counter() - began
+        cpu = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - cpu  # with the start of the two processes
     fired: list[str] = []
     after = 0
     while some := await store.read_events(after, EventFilter(kinds=("automation_fired",)), 1000):
         fired += [event.payload["automation_id"] for event in some]
         after = some[-1].seq or 0
-    return {"rush_s": took, "doubled_or_lost": abs(len(fired) - count) + len(fired) - len(set(fired))}
+    return {
+        "rush_s": took,
+        "rush_cpu_s": cpu,
+        "doubled_or_lost": abs(len(fired) - count) + len(fired) - len(set(fired)),
+    }
 
 
 async def race(kind: str, url: str) -> None:
@@ -147,7 +153,7 @@ async def measure(kind: str, url: str, many: int, due: int) -> dict[str, Any]:
 
 def print_results(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Print the table and the missed targets, and return the figures with unique names."""
-    names = ("wake_ms", "wake_p99_ms", "wake_writes", "rush_s", "doubled_or_lost")
+    names = ("wake_ms", "wake_p99_ms", "wake_writes", "rush_s", "rush_cpu_s", "doubled_or_lost")
     print_table(("", *results), [(name, *(f"{figures[name]:.3g}" for figures in results.values())) for name in names])
     print()
     for kind, figures in results.items():

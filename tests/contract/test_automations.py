@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,13 @@ async def test_the_position_of_a_follower_is_stored(store: Store) -> None:
     await store.set_cursor("hook", 7)
     await store.set_cursor("other", 1)
     assert (await store.get_cursor("hook"), await store.get_cursor("other")) == (7, 1)
+
+
+@pytest.mark.parametrize("status", ["waiting_for_session", "active", "paused", "complete", "timeout"])
+async def test_it_is_known_whether_a_goal_is_open(store: Store, status: Any) -> None:
+    assert not await store.has_open_goals()
+    await put(store, replace(GOAL, status=status))
+    assert await store.has_open_goals() == (status in ("waiting_for_session", "active", "paused"))
 
 
 async def test_the_open_step_of_a_goal_is_found(store: Store) -> None:
