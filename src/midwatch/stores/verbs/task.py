@@ -15,6 +15,7 @@ from midwatch.domain.identity import attempt_token, hash_of
 from midwatch.domain.listing import Listing
 from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
+from midwatch.stores.verbs import usage
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.listing import list_page
 from midwatch.stores.verbs.tx import Move, Tx
@@ -24,8 +25,6 @@ TESTED_BY = {"statuses": ("open",), "session_key": ("session",), "creator": ("cr
 """For each field of a filter, the paths whose tasks all match it."""
 PRUNE_STEP = 1000
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
-USAGE_KEPT = 400 * 96
-"""The usage of ended tasks is kept for this many quarters of an hour, longer than the tasks."""
 
 
 def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
@@ -247,5 +246,5 @@ def prune(tx: Tx, before: int, keep: int) -> int:
         removed = tx.rows("task.prune", {"ids": dumps([task["id"] for task in ids])})
         tx.moves += [Move(task_id, status, None) for task_id, status in removed]
     else:
-        tx.run("usage.prune", {"kept": USAGE_KEPT})
+        usage.prune(tx)
     return len(ids)
