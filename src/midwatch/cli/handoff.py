@@ -95,7 +95,11 @@ async def list_handoffs(
     limit: Limit = 20,
 ) -> Reply:
     """List handoffs, newest first."""
-    page = await desk.client.handoffs(status=status or (), agent=agent, root=root, before=before, limit=limit)
+    while True:
+        page = await desk.client.handoffs(status=status or (), agent=agent, root=root, before=before, limit=limit)
+        before = page["next"]
+        if page["handoffs"] or before is None:  # a page of a rare filter may be empty although others follow
+            break
     return Reply(page, lambda: print_page(page))
 
 

@@ -68,9 +68,13 @@ async def tasks(
             f"--before must be the id of a task, such as the last task of a list; got {before!r}.", field="before"
         )
     async with connect() as desk:
-        page = await desk.client.list(
-            status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
-        )
+        while True:
+            page = await desk.client.list(
+                status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
+            )
+            before = page["next"]
+            if page["tasks"] or before is None:  # a page of a rare filter may be empty although others follow
+                break
     rows = [
         (
             task["id"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
@@ -72,20 +72,13 @@ FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
     """Return the sum of all rows as JSON data."""
-    total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
-    micros = 0
-    for row in rows:
-        micros += row.micros
-        for name in COUNTS:
-            total[name] += getattr(row, name)
-        for name in FIGURES:
-            figure = getattr(row, name)
-            if figure is not None and math.isfinite(figure):
-                total[name] = (total[name] or 0) + figure
+    # column by column, because a year has many rows
+    columns = dict(zip(UsageRow._fields, zip(*rows, strict=True), strict=False))
+    total: dict[str, Any] = {name: sum(columns.get(name, ())) for name in COUNTS}
     for name in FIGURES:
-        if total[name] is not None:
-            total[name] = round(total[name], 6) if name == "cost_usd" else round(total[name])
-    return total | {"seconds": round(micros / SECOND, 3)}
+        known = [figure for figure in columns.get(name, ()) if figure is not None and math.isfinite(figure)]
+        total[name] = round(sum(known), 6 if name == "cost_usd" else None) if known else None
+    return total | {"seconds": round(sum(columns.get("micros", ())) / SECOND, 3)}
 
 
 def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
@@ -93,20 +86,29 @@ def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> li
 
     The groups are sorted by day if the query groups by day; otherwise the group with the most tasks is first.
     """
+    rows = list(rows)
+    days = _find_days((row.quarter for row in rows), zone) if "day" in by else {}
     parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
-        parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
+        key = (days[row.quarter] if part == "day" else getattr(row, part) or "" for part in by)
+        parts.setdefault(tuple(key), []).append(row)
     groups = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
     if "day" in by:
         return sorted(groups, key=lambda group: (group["day"], -group["tasks"], *(group[part] for part in by)))
     return sorted(groups, key=lambda group: (-group["tasks"], *(group[part] for part in by)))
 
 
-def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
-    if part != "day":
-        return getattr(row, part) or ""
-    ended = (row.quarter or 0) * QUARTER // SECOND
-    return datetime.fromtimestamp(ended, zone).date().isoformat()
+def _find_days(quarters: Iterable[int | None], zone: ZoneInfo) -> dict[int | None, str]:
+    """Return the day of each quarter of an hour in a time zone."""
+    days: dict[int | None, str] = {}
+    name, ends = "", 0.0
+    for quarter in sorted({quarter or 0 for quarter in quarters}):
+        began = quarter * QUARTER / SECOND
+        if began >= ends:
+            date = datetime.fromtimestamp(began, zone).date()
+            name, ends = date.isoformat(), datetime.combine(date + timedelta(days=1), time.min, zone).timestamp()
+        days[quarter] = name
+    return days
 
 
 def describe_gaps(total: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 from midwatch.base.errors import StoreCorrupt
 from midwatch.base.text import cut, escape_controls
 from midwatch.domain.event import Event
+from midwatch.domain.task import STATUSES
 from midwatch.stores.rows import COLUMNS, LOADERS, RECORDS, loads
 from midwatch.stores.sql import TABLES
 from midwatch.stores.sqlite import MEMORY, open_database
@@ -28,9 +29,12 @@ RECORD_OF: Mapping[str, type] = {TABLES[noun]: record for noun, record in RECORD
 SIGNED = frozenset({"priority", "rank"})
 """The only numbers that may be negative."""
 KINDS: Mapping[str, tuple[type, ...]] = {"INTEGER": (int,), "REAL": (float, int), "TEXT": (str,)}
+COUNTED = ", ".join(f"(SELECT count(*) FROM tasks WHERE status = '{status}')" for status in STATUSES)  # noqa: S608
+WRONG_COUNTS = f"SELECT one FROM event_head WHERE ({', '.join(STATUSES)}) <> ({COUNTED})"  # noqa: S608 - our own names
 RULES = (
     ("event_head", "SELECT 1 WHERE NOT EXISTS (SELECT * FROM event_head)", "it is missing"),
     ("event_head", "SELECT one FROM event_head WHERE oldest_seq > last_seq + 1", "the log begins behind its end"),
+    ("event_head", WRONG_COUNTS, "a number of tasks is wrong"),
     ("events", "SELECT seq FROM events WHERE seq > (SELECT last_seq FROM event_head)", "it is behind the log's end"),
     ("approvals", "SELECT id FROM approvals WHERE task_id NOT IN (SELECT id FROM tasks)", "its task does not exist"),
     ("steers", "SELECT id FROM steers WHERE task_id NOT IN (SELECT id FROM tasks)", "its task does not exist"),

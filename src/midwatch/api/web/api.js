@@ -70,6 +70,14 @@ export function trackRequests() {
   };
 }
 
+/** Read a page of a list. If a filter is rare, a page may be empty although others follow: then read the next page. */
+export async function getFilledPage(page, noun, filter, before) {
+  let reply = { [noun]: [], next: before };
+  do reply = await get(`/${noun}${buildQuery({ ...filter, before: reply.next })}`);
+  while (!reply[noun].length && reply.next && page.isCurrent());
+  return reply;
+}
+
 /** Build a query string without empty values. A list repeats its name. */
 export function buildQuery(values) {
   const params = new URLSearchParams();

@@ -40,20 +40,21 @@ ORDER BY deadline_at, id LIMIT :limit
 
 -- next_at: when the next goal is due, if only time decides
 SELECT min(at) FROM (
-  SELECT deadline_at AS at FROM goals WHERE status IN ('waiting_for_session', 'paused')
+  SELECT deadline_at AS at FROM goals
+  WHERE status IN ('waiting_for_session', 'active', 'paused') AND status <> 'active'
   UNION ALL SELECT CASE WHEN next_run_at < deadline_at AND NOT EXISTS (
     SELECT 1 FROM handoffs
     WHERE handoffs.root_id = goals.task_id AND handoffs.form = 'transfer' AND handoffs.status = 'in_progress'
   ) THEN next_run_at ELSE deadline_at END
-  FROM goals WHERE status = 'active' AND NOT EXISTS (
+  FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') AND status = 'active' AND NOT EXISTS (
     SELECT 1 FROM tasks
     WHERE tasks.cause_id = goals.id AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
   )
   UNION ALL SELECT CASE
     WHEN goals.work = 'step' OR tasks.created_at + :last < deadline_at THEN deadline_at ELSE tasks.created_at + :last END
-  FROM goals JOIN tasks ON tasks.cause_id = goals.id
-  WHERE goals.status = 'active' AND tasks.cause = 'goal' AND tasks.status IN ('pending', 'running')
-    AND coalesce(tasks.stop_requested, '') <> 'cancel'
+  FROM goals CROSS JOIN tasks
+  WHERE goals.status IN ('waiting_for_session', 'active', 'paused') AND goals.status = 'active' AND tasks.cause_id = goals.id AND tasks.cause = 'goal'
+    AND tasks.status IN ('pending', 'running') AND coalesce(tasks.stop_requested, '') <> 'cancel'
 ) AS times
 
 -- delete: one goal, if it still has this revision

@@ -19,7 +19,7 @@ SELECT min(deadline_at) FROM handoffs WHERE status IN ('pending', 'accepted', 'i
 
 -- abandoned: handoffs whose process died before their task was created
 SELECT {handoff} FROM handoffs
-WHERE status IN ('pending', 'accepted') AND owner IS NOT NULL AND owner NOT IN {list:living}
+WHERE status IN ('pending', 'accepted', 'in_progress') AND status <> 'in_progress' AND owner IS NOT NULL AND owner NOT IN {list:living}
 
 -- orphaned: open handoffs whose waiting source task has ended, except one to which that task was transferred
 SELECT {handoff} FROM handoffs

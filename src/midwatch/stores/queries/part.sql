@@ -47,7 +47,7 @@ status IN {list:statuses}
 -- usage_groups: what the rows of a query about usage are grouped by
 CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
   CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END,
-  CASE WHEN CAST(:day AS BOOLEAN) THEN quarter END
+  CASE WHEN CAST(:day AS BOOLEAN) THEN start END
 
 -- usage_totals: the sums of a group
 sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), sum(unpriced),
@@ -56,7 +56,7 @@ sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), su
 -- usage_of_chosen: the usage of each task in `chosen`; a figure so large that sums would overflow is not counted
 SELECT coalesce(creator, '') AS actor, agent,
     CASE WHEN substr(session_key, 1, 3) = 'bg:' THEN '' ELSE session_key END AS session,
-    model, completed_at / 900000000 AS quarter, 1 AS tasks,
+    model, completed_at / 900000000 AS start, 1 AS tasks,
     CASE WHEN status = 'done' THEN 1 ELSE 0 END AS done, CASE WHEN status = 'failed' THEN 1 ELSE 0 END AS failed,
     CASE WHEN status = 'cancelled' THEN 1 ELSE 0 END AS cancelled,
     CASE WHEN completed_at > started_at THEN completed_at - started_at ELSE 0 END AS micros,

@@ -3,12 +3,15 @@ WITH chosen AS (
   SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks WHERE id IN {list:ids}
 )
 INSERT INTO usage_sums (
-  actor, agent, session, model, quarter, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
+  level, start, actor, agent, session, model, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
   output_tokens, cost_usd
 )
-SELECT actor, agent, session, model, quarter, {usage_totals} FROM ({usage_of_chosen}) AS ended
-WHERE true GROUP BY actor, agent, session, model, quarter
-ON CONFLICT (quarter, actor, agent, session, model) DO UPDATE SET
+SELECT level, CASE WHEN level = 2 THEN start / 96 ELSE start END, CASE WHEN level = 0 THEN '' ELSE actor END,
+  CASE WHEN level = 0 THEN '' ELSE agent END, CASE WHEN level = 0 THEN '' ELSE session END,
+  CASE WHEN level = 0 THEN '' ELSE model END, {usage_totals}
+FROM ({usage_of_chosen}) AS ended CROSS JOIN (SELECT 0 AS level UNION ALL SELECT 1 UNION ALL SELECT 2) AS levels
+WHERE true GROUP BY 1, 2, 3, 4, 5, 6
+ON CONFLICT (level, start, actor, agent, session, model) DO UPDATE SET
   tasks = usage_sums.tasks + excluded.tasks, done = usage_sums.done + excluded.done,
   failed = usage_sums.failed + excluded.failed, cancelled = usage_sums.cancelled + excluded.cancelled,
   micros = usage_sums.micros + excluded.micros, untold = usage_sums.untold + excluded.untold,
@@ -18,13 +21,19 @@ ON CONFLICT (quarter, actor, agent, session, model) DO UPDATE SET
     coalesce(usage_sums.output_tokens + excluded.output_tokens, usage_sums.output_tokens, excluded.output_tokens),
   cost_usd = coalesce(usage_sums.cost_usd + excluded.cost_usd, usage_sums.cost_usd, excluded.cost_usd)
 
--- sum: the sums of whole quarters of an hour, grouped as requested
+-- sum: the sums of one level in a period, grouped as requested
 SELECT {usage_groups}, {usage_totals} FROM usage_sums
-WHERE quarter >= :first AND quarter < :last GROUP BY 1, 2, 3, 4, 5
+WHERE level = :level AND start >= :first AND start < :last GROUP BY 1, 2, 3, 4, 5
 
 -- sum_session: the same for one conversation
-SELECT {usage_groups}, {usage_totals} FROM usage_sums
-WHERE session = :session_key AND session <> '' AND quarter >= :first AND quarter < :last GROUP BY 1, 2, 3, 4, 5
+SELECT {usage_groups}, {usage_totals} FROM usage_sums {by:usage_sums_session}
+WHERE session = :session_key AND session <> '' AND level = :level AND start >= :first AND start < :last
+GROUP BY 1, 2, 3, 4, 5
+
+-- totals: the total of each quarter of an hour in a period
+SELECT NULL, NULL, NULL, NULL, start, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
+  output_tokens, cost_usd
+FROM usage_sums WHERE level = :level AND start >= :first AND start < :last
 
 -- sum_tasks: the usage of the tasks that ended in a part of a quarter of an hour, of one session or of all
 WITH chosen AS (
@@ -44,5 +53,6 @@ SELECT {usage_groups}, {usage_totals} FROM ({usage_of_chosen}) AS ended GROUP BY
 -- ended_between: whether a task ended in a period
 SELECT 1 FROM tasks WHERE completed_at IS NOT NULL AND completed_at >= :since AND completed_at < :until LIMIT 1
 
--- prune: sums that are much older than the newest
-DELETE FROM usage_sums WHERE quarter < (SELECT max(quarter) FROM usage_sums) - :kept
+-- prune: sums of one level that are much older than the newest
+DELETE FROM usage_sums
+WHERE level = :level AND start < (SELECT max(newest.start) FROM usage_sums newest WHERE newest.level = :level) - :kept

@@ -17,6 +17,7 @@ from midwatch.domain.listing import Listing
 from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
+from midwatch.stores.verbs import usage
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.listing import list_page
 from midwatch.stores.verbs.tx import Move, Tx
@@ -28,8 +29,6 @@ PRUNE_STEP = 200
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
 PRUNE_PAGE = 20
 """Number of tasks that pruning removes before it checks how much of its time is used."""
-USAGE_KEPT = 400 * 96
-"""The usage of ended tasks is kept for this many quarters of an hour, longer than the tasks."""
 
 
 def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
@@ -264,5 +263,5 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
         tx.moves += [Move(task_id, status, None) for task_id, status in rows]
         removed += len(page)
     if not ids:
-        tx.run("usage.prune", {"kept": USAGE_KEPT})
+        usage.prune(tx)
     return removed

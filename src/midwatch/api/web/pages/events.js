@@ -12,6 +12,7 @@ import { formatDateTime, formatTime } from "../time.js";
 
 const PAGE = 200;
 const MOST_ROWS = 2000;
+const MOST_PAGES = 10; // of a rare filter, each of which looks at thousands of events
 const FILTERS = [
   ["task_id", "Task"], ["turn_id", "Turn"], ["session_key", "Session"], ["agent", "Agent"], ["actor", "Actor"],
 ];
@@ -63,12 +64,12 @@ export default async function renderEvents(main, page) {
   page.onLeave(stream.on({ event: handleEvent,
     reset: () => go(location.pathname + location.search, { replace: true }) }));
   older.addEventListener("click", () => runAction(older, async () => {
-    const { events } = await get(`/events${buildQuery({ ...filter, before: data.oldest, limit: PAGE })}`);
+    const { events, next } = await readBack(page, filter, data.oldest);
     const height = scroller.scrollHeight;
     rows.prepend(...events.map((event) => createRow(event, at)));
     scroller.scrollTop += scroller.scrollHeight - height;
-    data.oldest = events[0]?.seq ?? data.oldest;
-    older.hidden = events.length < PAGE;
+    data.oldest = next ?? data.oldest;
+    older.hidden = next === null;
   }));
   page.onLeave(addShortcut("p", "Pause or resume the log", () => pause.click()));
   main.append(createPageHead("Events", pause), createFilters(filter, at), h("section.panel.log-panel", scroller));
@@ -76,15 +77,30 @@ export default async function renderEvents(main, page) {
   await load(page, filter, at, { scroller, rows, older, addRows, data, drawPause });
 }
 
+/**
+ * Read the last matching events before a seq. A page of a rare filter may be empty although there are earlier events:
+ * then read on, up to a number of pages.
+ */
+async function readBack(page, filter, before) {
+  const found = [];
+  let next = before;
+  for (let pages = 0; pages < MOST_PAGES && next !== null && found.length < PAGE && page.isCurrent(); pages += 1) {
+    const reply = await get(`/events${buildQuery({ ...filter, before: next, limit: PAGE - found.length })}`);
+    found.unshift(...reply.events);
+    next = reply.next;
+  }
+  return { events: found, next };
+}
+
 async function load(page, pattern, at, { scroller, rows, older, addRows, data, drawPause }) {
   try {
-    const { events } = await get(`/events${buildQuery(at
-      ? { ...pattern, after: Math.max(0, at - 1 - PAGE / 4), limit: PAGE }
-      : { ...pattern, before: 2 ** 53 - 1, limit: PAGE })}`);
+    const { events, next } = at
+      ? await get(`/events${buildQuery({ ...pattern, after: Math.max(0, at - 1 - PAGE / 4), limit: PAGE })}`)
+      : await readBack(page, pattern, 2 ** 53 - 1);
     if (!page.isCurrent()) return;
     scroller.querySelector(".skeleton")?.remove();
-    data.oldest = events[0]?.seq ?? null;
-    older.hidden = events.length < PAGE && !(at && data.oldest > 1);
+    data.oldest = at ? (events[0]?.seq ?? at) : next;
+    older.hidden = at ? data.oldest <= 1 : next === null;
     addRows(events);
     data.loaded = true;
     const early = data.held.splice(0).filter((event) => event.seq > data.newest);

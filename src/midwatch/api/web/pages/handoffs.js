@@ -1,6 +1,6 @@
 // Handoffs between agents, as a chart and as a list.
 
-import { buildQuery, get, trackRequests } from "../api.js";
+import { buildQuery, get, getFilledPage, trackRequests } from "../api.js";
 import { go, showLoadFailure } from "../app.js";
 import { h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import {
@@ -56,7 +56,8 @@ export default async function renderHandoffs(main, page) {
   };
   const read = async (before = null) => {
     const { accept } = startRequest();
-    const reply = await get(`/handoffs${buildQuery({ status: STATUSES[status], agent, root, before, limit: LISTED })}`);
+    const filter = { status: STATUSES[status], agent, root, limit: LISTED };
+    const reply = await getFilledPage(page, "handoffs", filter, before);
     next = reply.next;
     store(reply.handoffs, accept);
   };

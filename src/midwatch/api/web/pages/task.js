@@ -110,10 +110,10 @@ export default async function renderTask(main, page) {
 async function readEvents(id, data, signal) {
   let last = 0;
   while (data.events.size < EVENTS_READ) {
-    const { events } = await get(`/events?task_id=${id}&after=${last}&limit=1000`, { signal });
+    const { events, next } = await get(`/events?task_id=${id}&after=${last}&limit=1000`, { signal });
     for (const event of events) data.events.set(event.seq, event);
-    if (events.length < 1000) break;
-    last = events.at(-1).seq;
+    if (next === null) break;
+    last = next;
   }
   data.last = [...data.events.values()].at(-1)?.time ?? data.last;
 }

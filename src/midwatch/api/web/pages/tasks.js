@@ -1,6 +1,6 @@
 // Tasks, newest first. The address holds the filters.
 
-import { buildQuery, get, trackRequests } from "../api.js";
+import { buildQuery, get, getFilledPage, trackRequests } from "../api.js";
 import { go, showLoadFailure } from "../app.js";
 import { h, limitToFrame, renderRows, setText } from "../dom.js";
 import { applyEvent, createTask } from "../model.js";
@@ -39,7 +39,7 @@ export default async function renderTasks(main, page) {
   const load = async (before = null) => {
     const { accept } = startRequest();
     if (!loads++) data.early = [];
-    const reply = await get(`/tasks${buildQuery({ ...filter, before, limit: PAGE })}`).finally(() => { loads -= 1; });
+    const reply = await getFilledPage(page, "tasks", { ...filter, limit: PAGE }, before).finally(() => { loads -= 1; });
     if (!page.isCurrent() || !accept()) return;
     body.querySelector(".skeleton")?.remove();
     body.querySelector(".empty")?.remove();

@@ -13,9 +13,11 @@ UPDATE event_head SET
   failed = (SELECT count(*) FROM tasks WHERE status = 'failed'),
   cancelled = (SELECT count(*) FROM tasks WHERE status = 'cancelled');
 
--- The usage of ended tasks, summed for each quarter of an hour since the epoch.
+-- The usage of ended tasks. Level 0 are the totals of each quarter of an hour since the epoch, level 1 the sums of each
+-- quarter of an hour by actor, agent, session and model, and level 2 the same sums of each day in UTC.
 CREATE TABLE usage_sums (
-  quarter BIGINT NOT NULL,
+  level BIGINT NOT NULL,
+  start BIGINT NOT NULL,
   actor TEXT NOT NULL,
   agent TEXT NOT NULL,
   session TEXT NOT NULL,
@@ -30,11 +32,11 @@ CREATE TABLE usage_sums (
   input_tokens DOUBLE PRECISION,
   output_tokens DOUBLE PRECISION,
   cost_usd DOUBLE PRECISION,
-  PRIMARY KEY (quarter, actor, agent, session, model)
+  PRIMARY KEY (level, start, actor, agent, session, model)
 );
-CREATE INDEX usage_sums_session ON usage_sums (session, quarter) WHERE session <> '';
+CREATE INDEX usage_sums_session ON usage_sums (session, level, start) WHERE session <> '';
 INSERT INTO usage_sums
-SELECT completed_at / 900000000, coalesce(creator, ''), agent,
+SELECT 1, completed_at / 900000000, coalesce(creator, ''), agent,
   CASE WHEN substr(session_key, 1, 3) = 'bg:' THEN '' ELSE session_key END,
   coalesce(CASE WHEN position('\u0000' IN usage) = 0 AND json_typeof(CAST(usage AS json) -> 'model') = 'string'
     THEN CAST(usage AS json) ->> 'model' END, ''),
@@ -56,7 +58,15 @@ FROM (
       AND abs(CAST(CAST(usage AS json) ->> 'cost_usd' AS DOUBLE PRECISION)) < 1e150
       THEN CAST(CAST(usage AS json) ->> 'cost_usd' AS DOUBLE PRECISION) END AS cost
   FROM tasks WHERE completed_at IS NOT NULL
-) AS ended GROUP BY 1, 2, 3, 4, 5;
+) AS ended GROUP BY 1, 2, 3, 4, 5, 6;
+INSERT INTO usage_sums
+SELECT 0, start, '', '', '', '', sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold),
+  sum(unpriced), sum(input_tokens), sum(output_tokens), sum(cost_usd)
+FROM usage_sums WHERE level = 1 GROUP BY start;
+INSERT INTO usage_sums
+SELECT 2, start / 96, actor, agent, session, model, sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros),
+  sum(untold), sum(unpriced), sum(input_tokens), sum(output_tokens), sum(cost_usd)
+FROM usage_sums WHERE level = 1 GROUP BY start / 96, actor, agent, session, model;
 
 -- Ended tasks, oldest first: to prune them, and to sum the usage of a part of a quarter of an hour.
 DROP INDEX tasks_spent;
