@@ -23,7 +23,6 @@ from midwatch.domain.usage import UsageStore
 from midwatch.domain.watch_state import StateStore
 from midwatch.domain.worktree import WorktreeStore
 
-
 STEP_SECONDS = 0.003
 """Seconds for which one step of pruning may use the writer of a store. The commit comes on top."""
 
