@@ -61,7 +61,7 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
     `foreign_cores` is added: the number of cores that other processes used meanwhile.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
-    busy, own, began = busy_seconds(), _children_seconds(), time.monotonic()
+    busy, own, began = busy_seconds(), children_seconds(), time.monotonic()
     with process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             out, err = child.communicate(timeout=timeout)
@@ -71,7 +71,7 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
         lines = err.strip().splitlines() or ["it said nothing"]
         raise Failed(f"{' '.join(command[1:])} failed: {lines[-1]}")
     wall = time.monotonic() - began
-    foreign = (busy_seconds() - busy - (_children_seconds() - own)) / wall
+    foreign = (busy_seconds() - busy - (children_seconds() - own)) / wall
     figures: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     return {**figures, "foreign_cores": max(0.0, foreign)}
 
@@ -102,7 +102,8 @@ def busy_seconds() -> float:
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
 
-def _children_seconds() -> float:
+def children_seconds() -> float:
+    """Return the CPU seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

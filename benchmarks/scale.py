@@ -24,15 +24,21 @@ import httpx2
 import psutil
 import uvloop
 
-from benchmarks.harness import clean_environment, json_line, percentile, print_table, process, sync_milliseconds
+from benchmarks.harness import (
+    children_seconds,
+    clean_environment,
+    json_line,
+    percentile,
+    print_table,
+    process,
+    sync_milliseconds,
+)
 from midwatch.base.clock import SECOND, SystemClock, iso
 from midwatch.base.home import Home
-from midwatch.desk.config import Settings
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import TurnEnd, TurnStart, event
 from midwatch.domain.task import Task, end, meta, new_task
 from midwatch.loops.pruner import Pruner, Retention
-from midwatch.runtime.backup import backup, restore
 from midwatch.stores.sqlite import SqliteStore
 
 TASKS = 100_000
@@ -124,10 +130,8 @@ def make_task(number: int, now: int) -> Task:
 async def finish(store: SqliteStore, number: int, task: Task, now: int) -> None:
     """End a claimed task, with the events of its turn. One in twenty fails."""
     turn = {"turn_id": f"{task.id}.1", **meta(task)}
-    events = (
-        event(TurnStart(user_message=PROMPT), now, **turn),
-        event(TurnEnd(status="completed", duration=1.0), now, **turn),
-    )
+    payloads = (TurnStart(user_message=PROMPT), TurnEnd(status="completed", duration=1.0))
+    events = (event(payload, now, **turn) for payload in payloads)
     usage = {"model": f"model{number % 3}", "input_tokens": 1000, "output_tokens": 200, "cost_usd": 0.01}
     if number % 20 == 3:
         changes = end(task, now, outcome="error", error="it failed", usage=usage)[1]
@@ -229,17 +233,24 @@ async def measure_prune(store: SqliteStore, home: Home, most: int) -> dict[str, 
     }
 
 
-async def measure_backup(store: SqliteStore, settings: Settings, home: Home, file: Path) -> dict[str, float]:
+async def run_command(home: Path, *arguments: object) -> None:
+    """Run a command of midwatch in a process of its own."""
+    env = {**clean_environment(), "MIDWATCH_HOME": str(home)}
+    command = [sys.executable, "-m", "midwatch", *map(str, arguments), "--json"]
+    child = await asyncio.create_subprocess_exec(*command, env=env, stdout=subprocess.DEVNULL)
+    if await child.wait() != 0:
+        raise RuntimeError(f"{' '.join(command[1:])} failed")
+
+
+async def measure_backup(store: SqliteStore, home: Home, file: Path) -> dict[str, float]:
     """Write a backup while tasks are submitted."""
     size = home.database.stat().st_size / 1e6
-
-    def report(*_: object) -> None: ...
-
-    used = time.process_time()
-    figures = await measure_disturbance(store, "backup", asyncio.ensure_future(backup(settings, file, report)))
+    used = children_seconds()
+    backup = asyncio.ensure_future(run_command(home.path, "backup", file))
+    figures = await measure_disturbance(store, "backup", backup)
     return {
         **figures,
-        "backup_cpu_s": time.process_time() - used,
+        "backup_cpu_s": children_seconds() - used,
         "backup_mb_per_s": size / figures["backup_s"],
         "backup_s_per_gb": figures["backup_s"] / size * 1e3,
         "database_mb": size,
@@ -248,10 +259,10 @@ async def measure_backup(store: SqliteStore, settings: Settings, home: Home, fil
 
 async def measure_restore(file: Path, folder: Path) -> dict[str, float]:
     """Restore a backup into an empty home."""
-    began, size = time.perf_counter(), file.stat().st_size / 1e6
-    await restore(Settings.load(folder), file, lambda *_: None)
+    began, used, size = time.perf_counter(), children_seconds(), file.stat().st_size / 1e6
+    await run_command(folder, "restore", file)
     took = time.perf_counter() - began
-    return {"restore_s": took, "restore_mb_per_s": size / took}
+    return {"restore_s": took, "restore_cpu_s": children_seconds() - used, "restore_mb_per_s": size / took}
 
 
 @contextmanager
@@ -295,7 +306,7 @@ async def run(folder: Path, count: int) -> tuple[dict[str, Any], dict[str, float
     figures |= await measure_verbs(store)
     task = (await store.submit(make_task(0, SystemClock().now()))).task
     lists = await measure_lists(home.path, task.id)
-    figures |= await measure_backup(store, Settings.load(home.path), home, folder / "backup.db")
+    figures |= await measure_backup(store, home, folder / "backup.db")
     figures |= await measure_restore(folder / "backup.db", folder / "other")
     figures |= await measure_prune(store, home, PRUNED_EVENTS)
     await store.close()

@@ -19,12 +19,22 @@ from midwatch.domain.approval import Approval, ask, resolve
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.claiming import Shares
-from midwatch.domain.event import EventFilter, TaskLate, ToolExecEnd, ToolExecStart, TurnEnd, TurnStart, event
+from midwatch.domain.event import (
+    EventFilter,
+    TaskLate,
+    TaskProgress,
+    ToolExecEnd,
+    ToolExecStart,
+    TurnEnd,
+    TurnStart,
+    event,
+)
 from midwatch.domain.instance import Instance
 from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.task import TRANSITIONS, Claims, TaskFilter, end, guard_ownership, meta
 from midwatch.domain.turn_steps import Step
+from midwatch.stores.verbs.event import PRUNE_PAGE
 from records import CLOCK, OWNER, a_steer, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
 
@@ -571,9 +581,9 @@ async def test_pruning_events_keeps_open_tasks_and_records_the_start_of_the_log(
     assert (bounds.oldest_seq, bounds.last_seq) == (last + 1, last)
     remaining = await store.read_events(0)
     assert {e.task_id for e in remaining} == {still.id}
-    assert pruned == last - len(remaining)
+    assert pruned == (last - len(remaining), None)
     await store.apply(end(still, CLOCK.now(), outcome="ok", result="")[1])
-    assert await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000) == len(remaining) + 1
+    assert await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000) == (len(remaining) + 1, None)
     assert await store.read_events(0) == []
     await put(store)
     assert [e.seq for e in await store.read_events(0)] == [last + 2]
@@ -583,7 +593,7 @@ async def test_pruning_events_by_count_keeps_the_newest(store: Store) -> None:
     for _ in range(3):
         task = await submit_and_claim(store)
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
-    assert await store.prune_events(0, keep=4) == 5
+    assert await store.prune_events(0, keep=4) == (5, None)
     assert [e.seq for e in await store.read_events(0)] == [6, 7, 8, 9]
     assert (await store.read_log_bounds()).oldest_seq == 6
 
@@ -602,6 +612,45 @@ async def test_a_claim_may_join_the_transaction_that_stores_a_task(store: Store)
     assert (taken, kinds) == ([task.id], ["task_submitted", "task_started"])
     if len(commits) == 1:
         assert "task" not in commits[0].topics  # nothing is left to claim
+
+
+async def test_an_event_that_is_young_enough_is_kept_even_if_the_clock_was_set_back(store: Store) -> None:
+    times = [10, 20, 30, 90, 40, 50, 60, 70, 80]  # the clock was set back after the fourth event
+    for time in times:
+        await store.apply(Changes(events=(event(TaskProgress(text="x"), time),)))
+    assert await store.prune_events(55, keep=100) == (3, None)
+    assert [e.time for e in await store.read_events(0)] == times[3:]
+    assert await store.prune_events(55, keep=100) == (0, None)
+    assert await store.prune_events(55, keep=5) == (3, None)  # one is too many, two are too old
+
+
+async def test_pruning_continues_after_the_events_of_open_tasks(store: Store) -> None:
+    task = await submit_and_claim(store)
+    for _ in range(PRUNE_PAGE + 10):
+        await store.apply(Changes(fence=fence(task), events=(progress(task),)))
+    await store.apply(Changes(events=(event(TaskProgress(text="x"), CLOCK.now()),)))
+    steps, after = [], 0
+    while after is not None:
+        removed, after = await store.prune_events(0, 0, after, 0.0)
+        steps.append(removed)
+    assert steps == [0, 1]
+    last = (await store.read_log_bounds()).last_seq
+    assert await store.read_log_bounds() == (last + 1, last)
+    assert len(await store.read_events(0)) == PRUNE_PAGE + 12
+
+
+async def test_a_store_gives_back_the_space_of_removed_events(store: Store) -> None:
+    assert not await store.shrink()
+    for _ in range(3):
+        text = TaskProgress(text="x" * 10_000_000)
+        await store.apply(Changes(events=(event(text, CLOCK.now()),)))
+    full = (await store.describe())["bytes"]
+    await store.prune_events(0, 0)
+    while await store.shrink():
+        pass
+    facts = await store.describe()
+    assert facts["kind"] == "postgres" or facts["bytes"] < full / 4
+    assert await store.check() == []
 
 
 # -- lists and counts --------------------------------------------------------------------------------------------

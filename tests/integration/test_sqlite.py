@@ -628,3 +628,53 @@ async def test_submits_of_one_group_never_exceed_the_limit_of_open_tasks(store: 
     assert created == [True, False, True, True, False, True, False]
     assert isinstance(outcomes[-1], LimitReached)
     assert first.id in str(outcomes[1])
+
+
+PRUNE = """
+import asyncio, itertools, os, signal, sys
+from midwatch.stores.sqlite import SqliteStore
+from midwatch.stores.verbs import event
+
+steps, kill_at = itertools.count(1), int(sys.argv[3])
+
+def kill_between_statements(statement):
+    if statement.startswith("UPDATE event_head SET oldest_seq") and next(steps) == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    store = await SqliteStore.open(sys.argv[1])
+    store._connection.set_trace_callback(kill_between_statements)
+    after = 0
+    while after is not None:
+        _, after = await store.write(event.prune, 0, int(sys.argv[2]), after, 0.0)
+    while await store.shrink():
+        pass
+
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_while_events_are_pruned_loses_no_event_to_keep(store: SqliteStore, file: Path) -> None:
+    still = await submit_and_claim(store)
+    for _ in range(20):
+        await store.apply(Changes(fence=fence(still), events=(progress(still),)))
+        await store.apply(Changes(events=tuple(event(ToolExecStart(tool="x"), CLOCK.now()) for _ in range(100))))
+    last, keep = (await store.read_log_bounds()).last_seq, 500
+
+    async def check_log() -> int:
+        """Check that the log has no hole and the open task all its events, and return the first seq of the log."""
+        oldest = (await store.read_log_bounds()).oldest_seq
+        stored = await store.read_events(0, limit=100_000)
+        assert [e.seq for e in stored if e.seq >= oldest] == list(range(oldest, last + 1))
+        assert {e.task_id for e in stored if e.seq < oldest} <= {still.id}
+        assert len([e for e in stored if e.task_id == still.id]) == 22
+        return oldest
+
+    for kill_at, oldest in ((1, 1), (4, 301)):  # the step that was killed has removed nothing
+        with program(PRUNE, file, keep, kill_at) as (pruning,):
+            assert pruning.wait(60) == -signal.SIGKILL
+        assert await check_log() == oldest
+    with program(PRUNE, file, keep, 0) as (pruning,):
+        assert pruning.wait(60) == 0
+    assert await check_log() == last - keep + 1
+    assert await store.check() == []

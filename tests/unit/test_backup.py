@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +40,9 @@ from midwatch.domain.turn_steps import Step
 from midwatch.domain.worktree import Worktree
 from midwatch.runtime.backup import backup, restore
 from midwatch.stores import sqlite, transfer
+from midwatch.stores.rows import dumps
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.stores.transfer import SqliteSide
 from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, submit_and_claim
 
 PROCESS = ("host", "pgid", "pgid_mark")
@@ -163,7 +167,10 @@ async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
     await store.close()
 
 
-async def test_a_backup_is_a_snapshot_during_writes(filled: Settings, file: Path) -> None:
+async def test_a_backup_is_a_snapshot_during_writes(
+    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "PAGES_PER_STEP", 10)
     writer = await SqliteStore.open(filled.home / "midwatch.db")
     loop = asyncio.get_running_loop()
     before = contents(filled.home / "midwatch.db")
@@ -388,29 +395,95 @@ async def test_a_restore_is_refused_while_a_process_runs(filled: Settings, file:
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_missing_row_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SqliteSide.fill
+def lose_row(copy: Path) -> None:
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute("DELETE FROM events WHERE seq = 2")
 
-    def write_too_little(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
-        stored_rows = list(rows)
-        whole(side, table, columns, stored_rows[:-1] if table == "events" else stored_rows)
 
-    monkeypatch.setattr(SqliteSide, "fill", write_too_little)
-    with pytest.raises(StoreCorrupt, match="table events"):
-        await backup(filled, file, report_nothing)
+def damage_index(copy: Path) -> None:
+    with closing(sqlite3.connect(copy)) as database:
+        (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events_task'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    with copy.open("r+b") as damaged:
+        damaged.seek((page - 1) * size)
+        damaged.write(b"\xff" * size)
+
+
+@pytest.mark.parametrize(("spoil", "message"), [(lose_row, "table events"), (damage_index, "damaged")])
+async def test_a_copy_that_differs_is_noticed(
+    filled: Settings, file: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    def spoil_before_check(what: str, done: int, total: int) -> None:
+        if what == transfer.CHECK and not done:
+            (copy,) = file.parent.glob(".midwatch-*/backup.db")
+            spoil(copy)
+
+    with pytest.raises(StoreCorrupt, match=message):
+        await backup(filled, file, spoil_before_check)
     assert list_files(file.parent) == {"home"}
 
 
-async def test_a_changed_value_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SqliteSide.fill
+async def test_a_restored_file_of_an_older_midwatch_can_shrink(filled: Settings, file: Path, other: Settings) -> None:
+    await backup(filled, file, report_nothing)
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA auto_vacuum = NONE")
+        database.execute("VACUUM")
+    await restore(other, file, report_nothing)
+    assert contents(other.home / "midwatch.db") == contents(file)
+    with closing(sqlite3.connect(other.home / "midwatch.db")) as database:
+        assert database.execute("PRAGMA auto_vacuum").fetchone() == (sqlite.INCREMENTAL,)
 
-    def write_too_little(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
-        changed = (tuple(v + 1 if n == "revision" else v for n, v in zip(columns, row, strict=True)) for row in rows)
-        whole(side, table, columns, changed)
 
-    monkeypatch.setattr(SqliteSide, "fill", write_too_little)
-    with pytest.raises(StoreCorrupt, match="table automations"):
-        await backup(filled, file, report_nothing)
+async def test_a_backup_with_other_indexes_is_restored_row_by_row(
+    filled: Settings, file: Path, other: Settings
+) -> None:
+    await backup(filled, file, report_nothing)
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript("DROP INDEX events_task; CREATE INDEX mine ON events (kind)")
+    reports: list[str] = []
+    await restore(other, file, lambda what, done, total: reports.append(what))
+    assert "events" in reports
+    assert contents(other.home / "midwatch.db") == contents(file)
+    with transfer.sqlite_side(str(other.home / "midwatch.db"), alone=False) as side:
+        assert side.has_plain_schema()
+
+
+RESTORE_UNTIL_KILLED = """
+import asyncio, itertools, os, signal, sys
+from pathlib import Path
+from midwatch.desk.config import Settings
+from midwatch.runtime.backup import restore
+
+home, file, (kill_in, kill_at) = Path(sys.argv[1]), Path(sys.argv[2]), map(int, sys.argv[3:])
+copies = itertools.count(1)
+
+def report(what, done, total):
+    if what == "file" and total > 5000 and done == kill_at and next(copies) == kill_in:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(restore(Settings.load(home), file, report, force=True))
+"""
+
+
+@pytest.mark.slow
+async def test_a_killed_restore_leaves_the_old_content(filled: Settings, file: Path) -> None:
+    database = filled.home / "midwatch.db"
+    await backup(filled, file, report_nothing)
+    with closing(sqlite3.connect(file)) as changed, changed:  # larger than SQLite's cache, so that pages reach the file
+        changed.execute("UPDATE events SET payload = ? WHERE seq = 1", (dumps({"text": "x" * 50_000_000}),))
+    before = contents(database)
+
+    def restore_in_child(*kill: int) -> int:
+        """Restore in a child process that dies in the first or second copy of the file, at a number of pages."""
+        argv = [sys.executable, "-c", RESTORE_UNTIL_KILLED, filled.home, file, *map(str, kill)]
+        return subprocess.run(argv, timeout=120).returncode
+
+    for copy, page in ((1, 1000), (2, 9000)):
+        assert restore_in_child(copy, page) == -signal.SIGKILL
+        assert Path(f"{database}-journal").exists() == (copy == 2)  # the second copy replaces the database
+        assert contents(database) == before
+    assert restore_in_child(0, 0) == 0
+    assert contents(database) == contents(file)
 
 
 @pytest.mark.parametrize("act", [backup, restore])

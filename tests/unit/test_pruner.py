@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from midwatch.domain.changes import Changes
+from midwatch.domain.event import Pruned
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter, end
 from midwatch.loops.pruner import FIRST_PRUNE_SECONDS, PRUNE_SECONDS, Pruner, Retention
@@ -27,15 +28,16 @@ async def store() -> AsyncIterator[Any]:
 
 
 class SmallStepStore(SqliteStore):
-    """A store that removes at most three events in one transaction."""
+    """A store that looks at only a few events in one transaction."""
 
-    async def prune_events(self, before: int, keep: int) -> int:
-        return await self.write(event.prune, before, keep, 3)
+    async def prune_events(self, before: int, keep: int, after: int = 0) -> Pruned:
+        return await self.write(event.prune, before, keep, after, 0.0)
 
 
 @pytest.fixture
-async def small() -> AsyncIterator[SmallStepStore]:
-    """Yield an empty store that prunes in many steps."""
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallStepStore]:
+    """Yield an empty store that prunes in many steps of three events."""
+    monkeypatch.setattr(event, "PRUNE_PAGE", 3)
     opened = SmallStepStore(":memory:")
     yield opened
     await opened.close()
@@ -43,7 +45,7 @@ async def small() -> AsyncIterator[SmallStepStore]:
 
 def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000) -> Pruner:
     """Return a pruner of a leading process that keeps data for very long."""
-    return Pruner(store, clock, lambda: True, Retention(tasks, 1e6, events, 1e6))
+    return Pruner(store, clock, lambda: True, Retention(tasks, 1e6, events, 1e6), pause_factor=0)
 
 
 async def end_tasks(store: Any, clock: FakeClock, count: int) -> None:

@@ -301,6 +301,9 @@ async def check_database(runtime: Runtime) -> AsyncIterator[Finding]:
             yield finding
     else:
         yield Finding("ok", "database", ", ".join(f"{name} {value}" for name, value in facts.items()))
+        if not facts["shrinks"]:
+            remedy = "to change this, stop all processes, then `midwatch backup FILE`, `midwatch restore FILE --force`"
+            yield Finding("ok", "database", "its file does not shrink when records are removed", remedy)
     for problem in await runtime.store.check():
         yield Finding("bad", "database", problem, "back up the database before you do anything else")
 

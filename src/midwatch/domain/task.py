@@ -351,9 +351,10 @@ class TaskStore(Protocol):
         """
 
     async def prune_tasks(self, before: int, keep: int) -> int:
-        """Remove tasks that ended before the time `before`, and the oldest beyond `keep` tasks, for a few milliseconds.
+        """Remove tasks that ended before the time `before`, and the oldest beyond `keep` tasks; return how many.
 
-        Return how many were removed; 0 means that nothing is left to prune. The deliveries and approvals of these tasks are removed, too.
+        This stops after a few milliseconds, so that it blocks nobody; 0 means that nothing is left to prune. The
+        deliveries and approvals of these tasks are removed, too.
         """
 
 

@@ -1,8 +1,8 @@
-"""Copy a whole database: between two SQLite files page by page, otherwise row by row in one transaction.
+"""Copy a whole database: between two SQLite files page by page, otherwise row by row.
 
-Pages are copied by SQLite's own backup interface, which is fast. Rows are compared after the copy. A side is one of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed
-together at the end of the `with` block. One of the two sides is always SQLite; it provides the names of all tables and
-columns.
+Pages are copied by SQLite's own backup interface, which is fast. Rows that are copied are also compared. A side is one
+of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed together at the
+end of the `with` block. One of the two sides is always SQLite; it provides the names of all tables and columns.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class SqliteSide(Side):
         def report(_status: int, left: int, total: int) -> None:
             on_progress(FILE, total - left, total)
 
-        self.last_seq()  # the transaction begins with its first read
+        self.tables()  # a transaction begins with its first read
         self._connection.backup(target._connection, pages=PAGES_PER_STEP, progress=report)
 
     def check(self, name: str) -> None:
@@ -229,6 +229,7 @@ def copy_file(source: SqliteSide, path: str, on_progress: OnProgress) -> None:
 @contextmanager
 def _new_file(path: str) -> Iterator[SqliteSide]:
     """Create an empty file for a copy. Nothing is synced to disk, because a copy that is not complete is removed."""
+    Path(path).touch(mode=0o600)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         yield SqliteSide(connection, path)

@@ -206,8 +206,9 @@ class EventLog(Protocol):
         """Store the last seq that a named reader has processed."""
 
     async def prune_events(self, before: int, keep: int, after: int = 0) -> Pruned:
-        """Remove events older than `before`, and the oldest events if there are more than `keep`, for a few milliseconds.
+        """Remove events older than `before`, and the oldest events if there are more than `keep`.
 
-        Only events with seq > `after` are removed: pass 0, then `next_after` of the step before. Events of open tasks
-        stay readable below `oldest_seq`. From `oldest_seq` on, the log has no holes.
+        This stops after a few milliseconds, so that it blocks nobody. Only events with seq > `after` are removed: pass
+        0, then `next_after` of the step before. Events of open tasks stay readable below `oldest_seq`. From
+        `oldest_seq` on, the log has no holes.
         """
