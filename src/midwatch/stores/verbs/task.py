@@ -217,9 +217,8 @@ def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
 
 
 def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
-    deadline = time.perf_counter() + seconds
     ids = [{"id": row[0]} for row in tx.rows("task.prunable", {"before": before, "keep": keep})]
-    removed = 0
+    deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
         for statement in ("prune_steps", "prune_steers", "prune", "prune_deliveries", "prune_approvals"):
