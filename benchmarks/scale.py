@@ -44,6 +44,7 @@ from midwatch.stores.sqlite import SqliteStore
 TASKS = 100_000
 FULL_SIZE = 1_000_000
 PRUNED_EVENTS = 1_000_000
+PRUNED_TASKS = 10_000
 EVENTS_PER_TASK = 5
 GROUP = 500
 DAYS = 29
@@ -79,7 +80,9 @@ LISTS = {
     "tasks, status pending": "/tasks?status=pending",
     "tasks, status failed": "/tasks?status=failed",
     "tasks of an agent": "/tasks?agent=beta",
+    "tasks of an unknown agent": "/tasks?agent=nobody",
     "tasks of a creator": "/tasks?creator=person7",
+    "tasks of an unknown creator": "/tasks?creator=nobody",
     "tasks of a session": "/tasks?session_key=chat:7",
     "task page": "/tasks/{task}/page",
     "events": "/events",
@@ -87,6 +90,7 @@ LISTS = {
     "events of a task": "/events?task_id={task}",
     "events of a session": "/events?session_key=chat:7",
     "events of an actor": "/events?actor=person7",
+    "events of an unknown actor": "/events?actor=nobody",
     "newest events": "/events?before=1000000000",
     "sessions": "/sessions",
     "messages": "/sessions/chat:7/messages",
@@ -112,6 +116,7 @@ class Target(NamedTuple):
 
 TARGETS = (
     Target("prune_submit_p99_ms", "submit while events are pruned, p99", 20.0),
+    Target("prune_tasks_submit_p99_ms", "submit while tasks are pruned, p99", 20.0),
     Target("slowest_list_ms", "the slowest list, median", 100.0),
     Target("backup_s_per_gb", "backup, seconds for each GB", 45 / 2.8),
 )
@@ -216,15 +221,28 @@ async def measure_disturbance(store: SqliteStore, name: str, work: asyncio.Futur
     }
 
 
+def start_pruning(store: SqliteStore, *, tasks: int = 10**9, events: int = 10**9) -> asyncio.Future[Any]:
+    """Prune all but these numbers of tasks and events in small steps, as the server does."""
+    retention = Retention(tasks, 1000 * DAY, events, 1000 * DAY)
+    return asyncio.ensure_future(Pruner(store, SystemClock(), lambda: True, retention).prune())
+
+
+async def measure_task_prune(store: SqliteStore, most: int) -> dict[str, float]:
+    """Prune the oldest tasks."""
+    counts = await store.count_tasks()
+    ended = counts.total - counts.active
+    count = min(most, ended // 2)
+    figures = await measure_disturbance(store, "prune_tasks", start_pruning(store, tasks=ended - count))
+    return {**figures, "pruned_tasks": float(count)}
+
+
 async def measure_prune(store: SqliteStore, home: Home, most: int) -> dict[str, float]:
-    """Prune the oldest events in small steps, as the server does."""
+    """Prune the oldest events, and let the file shrink."""
     before = home.database.stat().st_size
     oldest, last = await store.read_log_bounds()
     count = min(most, (last - oldest) * 9 // 10)
-    retention = Retention(10**9, 1000 * DAY, last - oldest + 1 - count, 1000 * DAY)
-    pruner = Pruner(store, SystemClock(), lambda: True, retention)
     used = time.process_time()
-    figures = await measure_disturbance(store, "prune", asyncio.ensure_future(pruner.prune()))
+    figures = await measure_disturbance(store, "prune", start_pruning(store, events=last - oldest + 1 - count))
     return {
         **figures,
         "pruned_events": float(count),
@@ -308,6 +326,7 @@ async def run(folder: Path, count: int) -> tuple[dict[str, Any], dict[str, float
     lists = await measure_lists(home.path, task.id)
     figures |= await measure_backup(store, home, folder / "backup.db")
     figures |= await measure_restore(folder / "backup.db", folder / "other")
+    figures |= await measure_task_prune(store, PRUNED_TASKS)
     figures |= await measure_prune(store, home, PRUNED_EVENTS)
     await store.close()
     return figures | {"slowest_list_ms": max(lists.values())}, lists

@@ -25,6 +25,8 @@ from midwatch.base.errors import (
     StoreUnavailable,
 )
 from midwatch.base.home import Home
+from midwatch.cli import backup as backup_commands
+from midwatch.cli.doctor import check_database
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Choice
 from midwatch.domain.alert import SentAlert
@@ -39,6 +41,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.turn_steps import Step
 from midwatch.domain.worktree import Worktree
 from midwatch.runtime.backup import backup, restore
+from midwatch.runtime.runtime import Runtime
 from midwatch.stores import sqlite, transfer
 from midwatch.stores.rows import dumps
 from midwatch.stores.sql import load_migrations
@@ -423,15 +426,33 @@ async def test_a_copy_that_differs_is_noticed(
     assert list_files(file.parent) == {"home"}
 
 
-async def test_a_restored_file_of_an_older_midwatch_can_shrink(filled: Settings, file: Path, other: Settings) -> None:
+async def test_the_file_of_an_older_midwatch_can_shrink_after_a_restore(filled: Settings, file: Path) -> None:
+    with closing(sqlite3.connect(filled.home / "midwatch.db", isolation_level=None)) as database:
+        for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
+            database.execute(statement)
+
+    async def find_problems() -> list[str]:
+        async with Runtime.open(filled.home, work=False) as runtime:
+            return [finding.told async for finding in check_database(runtime) if finding.remedy]
+
+    assert await find_problems() == ["its file does not shrink when records are removed"]
     await backup(filled, file, report_nothing)
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA auto_vacuum = NONE")
-        database.execute("VACUUM")
-    await restore(other, file, report_nothing)
-    assert contents(other.home / "midwatch.db") == contents(file)
-    with closing(sqlite3.connect(other.home / "midwatch.db")) as database:
-        assert database.execute("PRAGMA auto_vacuum").fetchone() == (sqlite.INCREMENTAL,)
+    await restore(filled, file, report_nothing, force=True)
+    assert await find_problems() == []
+    assert contents(filled.home / "midwatch.db") == contents(file)
+
+
+async def test_the_commands_print_progress_at_intervals(
+    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backup_commands, "NOTE_SECONDS", 1e9)
+    await backup(filled, file, backup_commands.report_progress(quiet=False), force=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(backup_commands, "NOTE_SECONDS", 0.0)
+    await backup(filled, file, backup_commands.report_progress(quiet=False), force=True)
+    assert capsys.readouterr().err.splitlines() == ["file: 100 %", "check: 0 %", "check: 100 %"]
+    await backup(filled, file, backup_commands.report_progress(quiet=True), force=True)
+    assert capsys.readouterr().err == ""
 
 
 async def test_a_backup_with_other_indexes_is_restored_row_by_row(

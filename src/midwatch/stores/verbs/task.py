@@ -250,11 +250,11 @@ def list_open_events(tx: Tx, fence: Fence) -> list[Event]:
 
 
 def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
-    deadline, removed = time.perf_counter() + seconds, 0
     counts = count(tx)
     too_many = max(0, counts.total - counts.active - keep)
     limits = {"before": before, "step": PRUNE_STEP, "too_many": min(too_many, PRUNE_STEP)}
     ids = [row[0] for row in tx.rows("task.prunable", limits)]
+    deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
         for statement in ("prune_steps", "prune_steers", "prune_deliveries", "prune_approvals"):
