@@ -21,6 +21,7 @@ install: $(STAMP) ## Create .venv with all dependencies; the program is .venv/bi
 
 .PHONY: up
 up: install ## Start midwatch on SQLite with the agents it finds
+	$(BIN)/python -m compileall -q src/midwatch # pip has compiled the libraries; without this, every start may compile again
 	$(BIN)/midwatch up
 
 .PHONY: lint

@@ -6,7 +6,6 @@ monotonic clock, which stands still while the machine is suspended.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -46,6 +45,8 @@ class SystemClock:
         return time.monotonic()
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        import asyncio  # here, because commands that need no event loop read times, too
+
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -154,6 +153,8 @@ class Home:
             if token := self.token_file.read_text().strip():
                 return token
             self.token_file.rename(self.token_file.with_name(".token.empty"))  # an empty token would let everybody in
+        import secrets  # here, because most commands only read the token
+
         token = secrets.token_urlsafe(32)
         scratch = self.token_file.with_name(f".token.{os.getpid()}.{token[:8]}")
         fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -60,6 +59,8 @@ def report_error(code: str, message: str, as_json: bool) -> None:
 
 def report_unexpected(error: Exception, as_json: bool) -> int:
     """Print an unexpected error as one line, and write its traceback to the log file. Return the exit status."""
+    import traceback
+
     if os.environ.get("MIDWATCH_DEBUG"):
         traceback.print_exc()
         return UNEXPECTED

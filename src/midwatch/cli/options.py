@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import is_dataclass
 from functools import cached_property
 from inspect import Parameter
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from midwatch.cli.inputs import absolute_path, parse_budget, parse_policy, read_prompt
 from midwatch.cli.parameters import Argument, Option
-from midwatch.domain.fields import REQUIRED, Field, Input, inputs
+
+if TYPE_CHECKING:
+    from midwatch.domain.fields import Field, Input
 
 ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]
 AutomationStatus = Literal["active", "paused", "deleted", "all"]
@@ -109,6 +110,8 @@ class FieldOptions:
 
     @cached_property
     def _fields(self) -> dict[str, Field]:
+        from midwatch.domain.fields import inputs
+
         return {
             field.request_name: field
             for field, given in inputs(*self._definitions())
@@ -118,6 +121,10 @@ class FieldOptions:
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """Return the defaults of the fields. If an option is an empty text, the field is set to its default."""
+        from dataclasses import is_dataclass
+
+        from midwatch.domain.fields import REQUIRED, inputs
+
         records = filter(is_dataclass, self._definitions())
         return {field.request_name: field.default for field, _ in inputs(*records) if field.default is not REQUIRED}
 

@@ -12,7 +12,6 @@ from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import absolute_path, parse_budget
 from midwatch.cli.parameters import Option
-from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
     from midwatch.domain.requests import Submission
@@ -41,6 +40,8 @@ async def run(desk: Desk, prompt: opt.Prompt, as_json: opt.AsJson = False, **req
 
     Without a server the task runs in this process.
     """
+    from midwatch.cli.watch import follow_task
+
     task = await desk.client.submit(prompt, cast("Submission", request))
     return await follow_task(desk, task["id"], as_json)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from midwatch.base.clock import SECOND
 from midwatch.base.durations import duration, seconds
 from midwatch.base.errors import InvalidInput
-from midwatch.domain.event import Event
+
+if TYPE_CHECKING:
+    from midwatch.domain.event import Event
 
 Name = Literal["tokens", "usd", "steps", "seconds"]
 Scope = Literal["task", "goal", "automation", "day"]
