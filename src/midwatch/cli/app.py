@@ -71,6 +71,13 @@ class Program(Group):
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and load(str(name)), rest
 
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command. Ctrl-C ends it without the empty line that click would print."""
+        try:
+            super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
 
 def load(name: str) -> click.Command:
     """Import a command or group of the program."""
