@@ -1,6 +1,7 @@
 -- add: add the usage of tasks that have ended to the sums
 WITH chosen AS (
-  SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks WHERE id IN {list:ids}
+  SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks
+  WHERE id IN {list:ids} AND completed_at IS NOT NULL
 )
 INSERT INTO usage_sums (
   level, start, actor, agent, session, model, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
