@@ -448,17 +448,19 @@ async def test_the_file_of_an_older_midwatch_can_shrink_after_a_restore(filled: 
     assert contents(filled.home / "midwatch.db") == contents(file)
 
 
-async def test_the_commands_print_progress_at_intervals(
+async def test_the_commands_print_the_progress_of_large_files(
     filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(backup_commands, "NOTE_SECONDS", 1e9)
-    await backup(filled, file, backup_commands.report_progress(quiet=False), force=True)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(backup_commands, "NOTE_SECONDS", 0.0)
-    await backup(filled, file, backup_commands.report_progress(quiet=False), force=True)
-    assert capsys.readouterr().err.splitlines() == ["file: 100 %", "check: 0 %", "check: 100 %"]
-    await backup(filled, file, backup_commands.report_progress(quiet=True), force=True)
-    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(transfer, "PAGES_PER_STEP", 1)
+    printed = []
+    for large, quiet in ((1000, False), (10, True), (10, False)):
+        monkeypatch.setattr(backup_commands, "LARGE", large)
+        await backup(filled, file, backup_commands.report_progress(quiet), force=True)
+        printed.append(capsys.readouterr().err.splitlines())
+    small, hidden, shown = printed
+    assert small == hidden == []
+    assert [line.split()[0] for line in shown] == ["file:"] * 11 + ["check:"] * 2
+    assert shown[-3:] == ["file: 100 %", "check: 0 %", "check: 100 %"]
 
 
 async def test_a_backup_with_other_indexes_is_restored_row_by_row(

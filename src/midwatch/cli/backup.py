@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
 
     from midwatch.runtime.backup import CopyResult
 
-NOTE_SECONDS = 1.0
+LARGE = 1000
+"""Number of rows or pages from which progress is printed."""
 File = Annotated[Path, Argument(metavar="FILE", help="Backup file.")]
 Force = Annotated[bool, Option("--force", help="Replace an existing file or existing data.")]
 To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty database: postgresql://user@host/name.")]
@@ -79,13 +79,13 @@ def summarise(copied: CopyResult) -> dict[str, object]:
 
 
 def report_progress(quiet: bool) -> Callable[[str, int, int], None]:
-    """Return a function that prints the progress of a copy, at most one line in `NOTE_SECONDS`."""
-    noted_at = time.monotonic()
+    """Return a function that prints the progress of large tables and files: at most one line for each tenth."""
+    noted: set[tuple[str, int]] = set()
 
     def report(what: str, done: int, total: int) -> None:
-        nonlocal noted_at
-        if not quiet and time.monotonic() - noted_at >= NOTE_SECONDS:
-            noted_at = time.monotonic()
-            note(f"{what}: {done * 100 // max(total, 1)} %")
+        if quiet or total < LARGE or (what, done * 10 // total) in noted:
+            return
+        noted.add((what, done * 10 // total))
+        note(f"{what}: {done * 100 // total} %")
 
     return report

@@ -28,7 +28,7 @@ Tables = Mapping[str, tuple[str, ...]]
 OnProgress = Callable[[str, int, int], None]
 """A function that is called with what is being done, how much of it is done, and how much there is.
 
-It counts the rows of a table, which is named; the pages of a file (`FILE`); or the one check of a file (`CHECK`).
+It counts the rows of a table, which is named, or the pages of a file that is copied (`FILE`) or checked (`CHECK`).
 """
 
 LEFT_OUT = frozenset({"instances"})
@@ -149,6 +149,10 @@ class SqliteSide(Side):
     def run(self, statement: str) -> list[Row]:
         return self._connection.execute(statement).fetchall()
 
+    def count_pages(self) -> int:
+        """Return the number of pages of the file."""
+        return int(self.run("PRAGMA page_count")[0][0])
+
     def is_sound(self) -> bool:
         """Return whether SQLite finds no damage in the tables and indexes of the file."""
         return self.run("PRAGMA integrity_check(1)") == [("ok",)]
@@ -237,8 +241,9 @@ def _new_file(path: str) -> Iterator[SqliteSide]:
 
 def check_copy(path: Path, wanted: Mapping[str, int], on_progress: OnProgress) -> None:
     """Raise StoreCorrupt if SQLite finds damage in a copy, or if the numbers of rows are not `wanted`."""
-    on_progress(CHECK, 0, 1)
     with open_backup(path) as copied:
+        pages = copied.count_pages()
+        on_progress(CHECK, 0, pages)
         for table, rows in wanted.items():
             if (found := copied.count(table)) != rows:
                 raise StoreCorrupt(
@@ -249,7 +254,7 @@ def check_copy(path: Path, wanted: Mapping[str, int], on_progress: OnProgress) -
             raise StoreCorrupt(
                 "the copy is damaged; nothing was changed. If `midwatch doctor` finds damage, restore an older backup."
             )
-    on_progress(CHECK, 1, 1)
+        on_progress(CHECK, pages, pages)
 
 
 @contextmanager
@@ -280,10 +285,11 @@ def unseal(file: Path, path: str, on_progress: OnProgress) -> None:
         backup.run("BEGIN")
         backup.copy_pages(target, on_progress)
         target.run("PRAGMA ignore_check_constraints = ON")  # `SqliteSide.check` names the row
-        on_progress(CHECK, 0, 1)
+        pages = target.count_pages()
+        on_progress(CHECK, 0, pages)
         if not target.is_sound():
             raise _refuse(file)
-        on_progress(CHECK, 1, 1)
+        on_progress(CHECK, pages, pages)
     open_database(path).close()
 
 
