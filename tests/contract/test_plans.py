@@ -17,7 +17,7 @@ import psycopg
 
 from midwatch.stores.postgres import connect, prepare
 from midwatch.stores.postgres_tx import load_statements
-from midwatch.stores.sql import INSERT_TASK, SQLITE, load
+from midwatch.stores.sql import INSERT_TASK, PATHS, SQLITE, load
 from midwatch.stores.sqlite import MEMORY, open_database
 
 GROWING = frozenset({
@@ -95,7 +95,8 @@ def test_postgres_scans_and_sorts_no_growing_table(database: str) -> None:
         for name, statement in list_statements(load_statements()):
             if "procrastinate" in statement or " VALUES (" in statement:
                 continue  # a table that only exists with this engine, or an insert of one row, which reads nothing
-            problems[name] = list(find_unbounded(explain(connection, statement)))
+            plan = explain(connection, statement)
+            problems[name] = [*find_unbounded(plan), *find_missing(plan, name)]
     report(problems)
 
 
@@ -126,6 +127,14 @@ def find_unbounded(node: Mapping[str, Any], parent: str = "") -> Iterator[str]:
         yield f"{kind} by {node['Sort Key']}"
     for part in node.get("Plans", ()):
         yield from find_unbounded(part, kind)
+
+
+def find_missing(plan: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield the index by which a list must be read, if the plan does not use it. SQLite is told to use it."""
+    noun, _, rest = name.partition(".")
+    path = PATHS.get(noun, {}).get(rest.rpartition("_")[2])
+    if path is not None and path.by and all(node.get("Index Name") != path.by for node in walk(plan)):
+        yield f"does not use {path.by}"
 
 
 def walk(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

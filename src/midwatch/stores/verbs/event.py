@@ -11,7 +11,7 @@ from midwatch.domain.session import PRIVATE
 from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, STATUSES
 from midwatch.stores.rows import PAYLOAD, SEQ, decode_event, dumps, encode_event
-from midwatch.stores.verbs.listing import MOST_LOOKED
+from midwatch.stores.verbs import listing
 from midwatch.stores.verbs.tx import Move, Tx
 
 LAST = 2**62
@@ -74,7 +74,7 @@ def _params(which: EventFilter) -> dict[str, Any]:
 def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500, most_text: int = MOST_READ) -> Page:
     path, filtered = _choose_path(which)
     params = {"after": after, "limit": limit, "task_id": which.of_task, **_params(which)}
-    end = tx.value(int, f"event.next_end_{path}", **params, look=MOST_LOOKED) if filtered else None
+    end = tx.value(int, f"event.next_end_{path}", **params, look=listing.MOST_LOOKED) if filtered else None
     page, size = Page(), 0
     page.next = end
     for row in tx.rows(f"event.next_{path}", {**params, "end": LAST if end is None else end}):
@@ -89,7 +89,7 @@ def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500, 
 def read_back(tx: Tx, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
     path, filtered = _choose_path(which)
     params = {"before": before, "limit": limit, "task_id": which.of_task, **_params(which)}
-    end = tx.value(int, f"event.end_{path}", **params, look=MOST_LOOKED) if filtered else None
+    end = tx.value(int, f"event.end_{path}", **params, look=listing.MOST_LOOKED) if filtered else None
     page = Page(tx.find_all(Event, f"event.list_{path}", **params, end=end or 0)[::-1])
     page.next = page[0].seq if len(page) == limit else end
     return page
