@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ async def list_all(store: Store, which: TaskFilter) -> tuple[list[str], int]:
         pages += 1
         if page.next is None:
             return found, pages
-        which = replace(which, before=page.next)
+        which = which._replace(before=page.next)
 
 
 @pytest.mark.usefixtures("short_looks")
@@ -72,7 +71,7 @@ async def test_pages_of_rare_tasks_end_early_and_miss_none(store: Store) -> None
             and (not which.statuses or status in which.statuses)
         ]
         for limit in (1, 4, 50):
-            found, pages = await list_all(store, replace(which, limit=limit))
+            found, pages = await list_all(store, which._replace(limit=limit))
             assert found == wanted, (which, limit)
             assert pages <= len(wanted) // limit + len(tasks) // LOOKED + 1
     nothing = await store.list_tasks(TaskFilter(statuses=("done",)))
@@ -129,7 +128,7 @@ async def test_counts_and_sums_ignore_a_step_that_fails(store: Store) -> None:
     step = end(task, CLOCK.now(), outcome="ok", usage={"input_tokens": 3})[1]
     wrong = Update("task", other.id, {"priority": 1}, {"status": "running"})
     with pytest.raises(Conflict):
-        await store.apply(replace(step, updates=(*step.updates, wrong)))
+        await store.apply(step._replace(updates=(*step.updates, wrong)))
     assert await store.count_tasks() == Summary(2, 1, 1, 0, 0, 0)
     assert await sum_usage(store) in ([], [UsageRow()])
     await store.apply(step)
