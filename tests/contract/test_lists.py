@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ async def list_all(store: Store, which: TaskFilter) -> tuple[list[str], int]:
         pages += 1
         if page.next is None:
             return found, pages
-        which = which._replace(before=page.next)
+        which = replace(which, before=page.next)
 
 
 @pytest.mark.usefixtures("short_looks")
@@ -71,7 +72,7 @@ async def test_pages_of_rare_tasks_end_early_and_miss_none(store: Store) -> None
             and (not which.statuses or status in which.statuses)
         ]
         for limit in (1, 4, 50):
-            found, pages = await list_all(store, which._replace(limit=limit))
+            found, pages = await list_all(store, replace(which, limit=limit))
             assert found == wanted, (which, limit)
             assert pages <= len(wanted) // limit + len(tasks) // LOOKED + 1
     nothing = await store.list_tasks(TaskFilter(statuses=("done",)))
