@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from internals import engine_of, simulate_crash
-from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
+from midwatch import FunctionAgent, Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes, Update
@@ -69,6 +71,24 @@ async def test_a_turn_with_a_tool_logs_balanced_events_in_order(home: Path) -> N
         turns = {e.turn_id for e in await desk.store.read_events(0, EventFilter(kinds=("turn_start", "turn_end")))}
         assert turns == {f"{task.id}.1"}
         assert agent.closed == 1
+
+
+async def test_an_ended_run_is_freed_without_the_garbage_collector(home: Path) -> None:
+    runs: list[weakref.ref[object]] = []
+
+    async def note_run(prompt: str) -> str:
+        runs.extend(weakref.ref(run) for run in desk.crew.worker.running.values())
+        return "noted"
+
+    gc.disable()  # reference cycles would cost a tenth of the CPU of a task
+    try:
+        async with Runtime.open(home, agents={"it": FunctionAgent("it", note_run, on_loop=True)}) as desk:
+            for _ in range(3):
+                await run(desk)
+            assert len(runs) == 3
+            await until(lambda: all(run() is None for run in runs))
+    finally:
+        gc.enable()
 
 
 async def test_unknown_usage_is_not_zero(home: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock, iso
+from midwatch.base.clock import LONGEST_NAP, SECOND, Stopwatch, SystemClock, iso
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
@@ -213,3 +213,18 @@ async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
 
 def test_every_clock_sleeps_at_most_as_long_as_the_port_says() -> None:
     assert math.isclose(LONGEST_NAP, 30.0)
+
+
+async def test_a_stopwatch_counts_only_while_it_runs() -> None:
+    clock = FakeClock()
+    stopwatch = Stopwatch(clock)
+    await clock.advance(2)
+    assert stopwatch.read() == 2
+    stopwatch.stop()
+    await clock.advance(5)
+    assert stopwatch.read() == 2
+    stopwatch.start()
+    await clock.advance(1)
+    stopwatch.start()
+    await clock.advance(1)
+    assert stopwatch.read() == 4

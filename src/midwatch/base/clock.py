@@ -50,6 +50,27 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
+class Stopwatch:
+    """Measures monotonic time in seconds. It runs from the beginning, and can be stopped and started again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._earlier = 0.0
+        self._since: float | None = clock.monotonic()
+
+    def read(self) -> float:
+        """Return for how many seconds the stopwatch has run."""
+        return self._earlier + (self._clock.monotonic() - self._since if self._since is not None else 0.0)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._earlier, self._since = self.read(), None
+
+    def start(self) -> None:
+        """Continue to measure."""
+        self._earlier, self._since = self.read(), self._clock.monotonic()
+
+
 def iso(when: int | None) -> str | None:
     """Return the time `when` as ISO 8601 in UTC, for people and JSON; None if `when` is None."""
     if when is None:

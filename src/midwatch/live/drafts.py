@@ -14,7 +14,7 @@ PIECES = {"message_delta": "message_id", "thought_delta": "thought_id"}
 WHOLES = {"message_update": "message_delta", "thought_update": "thought_delta"}
 LONGEST_DRAFT = 1_000_000
 MOST_DRAFTS = 1000
-MOST_OVER = 4096
+MOST_ENDED = 4096
 
 Name = tuple[str | int | None, ...]
 
@@ -34,7 +34,6 @@ class Drafts:
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
         self._texts: dict[str, _Text] = {}
-        self._over: OrderedDict[Name, int] = OrderedDict()
 
     def note(self, live: Event) -> None:
         """Add a live event: a piece of a text to its draft, or a screen in place of the screen before."""
@@ -60,16 +59,6 @@ class Drafts:
         elif event.kind in ("turn_end", "task_finished") and self._texts:
             for name in [name for name, text in self._texts.items() if text.first.task_id == event.task_id]:
                 del self._texts[name]
-        if len(self._over) >= MOST_OVER:
-            self._over.popitem(last=False)
-        self._over[_end_name(event)] = event.seq
-
-    def over(self, live: Event, seq: int) -> bool:
-        """Return whether a live event belongs to a draft that has ended.
-
-        `seq` was the last stored event when the live event was sent.
-        """
-        return any(self._over.get(name, 0) > seq for name in _names(live))
 
     def texts(self, which: EventFilter) -> tuple[Draft, ...]:
         """Return the unfinished texts that match a filter."""
@@ -90,6 +79,23 @@ class Drafts:
             yield text.first._replace(id="", payload={"message_id": name, "offset": 0, "text": text.join()})
         for shown in self._screens.values():
             yield shown._replace(id="")
+
+
+class EndedDrafts:
+    """The drafts that have ended lately. A live event of another process may arrive after the end of its draft."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[Name, int] = OrderedDict()
+
+    def add(self, event: Event) -> None:
+        """Add the drafts that a stored event ends."""
+        if len(self._ends) >= MOST_ENDED:
+            self._ends.popitem(last=False)
+        self._ends[_end_name(event)] = event.seq
+
+    def include(self, live: Event, seq: int) -> bool:
+        """Return whether the draft of a live event has ended after the stored event `seq`."""
+        return any(self._ends.get(name, 0) > seq for name in _names(live))
 
 
 class _Text:

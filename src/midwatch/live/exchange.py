@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from midwatch.base.clock import Clock
 from midwatch.domain.event import KINDS, Event, EventFilter, parse_kinds
 from midwatch.domain.relay import EVERYBODY, LiveReaders, Relay
-from midwatch.live.drafts import Drafts, ends, join_deltas
+from midwatch.live.drafts import Drafts, EndedDrafts, ends, join_deltas
 
 log = logging.getLogger("midwatch.relay")
 
@@ -84,6 +84,7 @@ class Exchange:
         self._relay = relay
         self._clock = clock
         self._live = live
+        self._ended = EndedDrafts()
         self._audience = audience
         self._filters: Counter[EventFilter] = Counter()
         self._changed = asyncio.Event()
@@ -181,7 +182,7 @@ class Exchange:
             if batch.dropped:
                 self._audience.report_loss(sender, batch.dropped)
             for live in batch.events:
-                if not self._live.over(live, batch.seq):
+                if not self._ended.include(live, batch.seq):
                     self._audience.show_from(sender, live)
 
     def _handle_loss(self, sender: str) -> None:
@@ -211,7 +212,8 @@ class Exchange:
                 self._run("send", self._send)
 
     def drop_ended(self, event: Event) -> None:
-        """Drop queued pieces of a text if the stored event `event` ends this text."""
+        """Drop the pieces of a text that are queued or arrive later, because the stored event `event` ends the text."""
+        self._ended.add(event)
         for peer in self._peers.values():
             if peer.pending:
                 peer.pending = [live for live in peer.pending if not ends(event, live)]

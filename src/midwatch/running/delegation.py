@@ -18,6 +18,8 @@ from midwatch.services.handoffs import HandoffOptions, Handoffs
 
 CANCEL_SECONDS = 5.0
 
+Pause = Callable[[], AbstractAsyncContextManager[None]]
+
 
 @dataclass(slots=True)
 class _Wait:
@@ -44,11 +46,9 @@ class _Wait:
 class Delegations:
     """The handoffs of one turn."""
 
-    def __init__(self, handoffs: Handoffs, task: Task, pause: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """Build the delegations of a task. `pause` releases the turn's slot while the agent waits for a handoff."""
+    def __init__(self, handoffs: Handoffs, task: Task) -> None:
         self._handoffs = handoffs
         self._task = task
-        self._pause = pause
         self._stop_reason: str | None = None
         self._pending: set[asyncio.Task[Handoff]] = set()
         """The running calls of `delegate`."""
@@ -97,19 +97,19 @@ class Delegations:
         self._leaves_work = True
         return await self._handoffs.transfer(self._options(to, work, wish))
 
-    async def attend(self, handoff: Handoff) -> None:
+    async def attend(self, handoff: Handoff, pause: Pause) -> None:
         """Wait until a handoff of this turn has ended and the turn has its slot again.
 
-        The agent waits with repeated HTTP requests, and each request calls this method. The turn has no slot from the
-        first request until shortly after the last request. If the handoff ends between two requests, the second request
-        waits until the turn has its slot again.
+        The agent waits with repeated HTTP requests, and each request calls this method. `pause` releases the turn's
+        slot from the first request until shortly after the last request. If the handoff ends between two requests, the
+        second request waits until the turn has its slot again.
         """
         self._leaves_work = self._leaves_work or handoff.open
         wait = self._waits.get(handoff.id)
         if wait is None:
             if self._closed or not handoff.open:
                 return
-            waiting = asyncio.get_running_loop().create_task(self._wait_for(handoff.id))
+            waiting = asyncio.get_running_loop().create_task(self._wait_for(handoff.id, pause))
             wait = _Wait(waiting, self._handoffs.limits.linger)
             self._waits[handoff.id] = wait
         wait.begin()
@@ -118,10 +118,10 @@ class Delegations:
         finally:
             wait.end()
 
-    async def _wait_for(self, handoff_id: str) -> None:
+    async def _wait_for(self, handoff_id: str, pause: Pause) -> None:
         try:
             with suppress(MidwatchError):  # the request itself gets the error
-                async with self._pause():
+                async with pause():
                     await self._handoffs.wait(handoff_id)
         finally:
             del self._waits[handoff_id]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from midwatch.base.clock import SECOND, Timer, iso
+from midwatch.base.clock import SECOND, Stopwatch, Timer, iso
 from midwatch.base.errors import LeaseLost, StoreUnavailable
 from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
@@ -54,7 +54,7 @@ class Run:
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
         self.inbox = Inbox()
-        self.delegations = Delegations(host.handoffs, claim.task, self.wait_for_handoff)
+        self.delegations = Delegations(host.handoffs, claim.task)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None
         """The asyncio task that prepares the task's worktree."""
@@ -84,10 +84,10 @@ class Run:
         self._remaining: float | None = None
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
         self._escalation: asyncio.Task[None] | None = None
-        self._works_since: float | None = host.clock.monotonic()
-        self._earlier_seconds = 0.0
+        self._working_time = Stopwatch(host.clock)
+        """The time of the turn, without the time in which the turn waited."""
         task = claim.task
-        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self.working_seconds)
+        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self._working_time.read)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -181,11 +181,6 @@ class Run:
 
     # -- working time --------------------------------------------------------------------------------------------
 
-    def working_seconds(self) -> float:
-        """Return the working time of the turn in seconds, without the time in which the turn waited."""
-        since = self._works_since
-        return self._earlier_seconds + (self._host.clock.monotonic() - since if since is not None else 0.0)
-
     def limit_time(self, spend_budget: Callable[[], None]) -> None:
         """Limit the working time by the task's timeout or the rest of its budget, whichever is shorter.
 
@@ -242,7 +237,7 @@ class Run:
             self._timer.cancel()
             self._remaining = max(0.0, self.deadline - self._host.clock.monotonic())
             self._timer = None
-        self._earlier_seconds, self._works_since = self.working_seconds(), None
+        self._working_time.stop()
 
     async def _resume(self) -> None:
         if not self._released:
@@ -250,7 +245,7 @@ class Run:
             self._has_slot = True
             if self._remaining is not None and not self.ending:
                 self._arm(self._remaining)
-        self._works_since = self._host.clock.monotonic()
+        self._working_time.start()
 
     @asynccontextmanager
     async def wait_for_handoff(self) -> AsyncIterator[None]:

@@ -20,4 +20,4 @@ class RunningTasks(dict[str, Run]):
         """Wait until a handoff of a task has ended; return at once if the task does not run in this process."""
         run = self.get(task_id)
         if run is not None:
-            await run.delegations.attend(handoff)
+            await run.delegations.attend(handoff, run.wait_for_handoff)
