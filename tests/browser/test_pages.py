@@ -62,6 +62,23 @@ async def test_older_events_are_loaded_above_without_moving_the_visible_ones(des
     await expect(page.locator(".log > li").nth(begins - 1)).to_be_in_viewport()
 
 
+async def test_a_rare_filter_says_how_far_the_log_was_searched(desk: Desk) -> None:
+    task = await desk.wait_for_end(await desk.submit("rare"))
+    page = await desk.open("/")
+
+    async def find_nothing(route: Route) -> None:  # as in a log of very many events
+        await route.fulfill(json={"events": [], "next": 777, "last_seq": 900_000, "oldest_seq": 1})
+
+    await page.route(re.compile(r"/api/v1/events\?.*before="), find_nothing, times=10)
+    await page.goto(f"/events?task_id={task['id']}")
+    row = page.locator(".log > li")
+    await expect(row).to_have_text("No matching events since event 777. “Load older” searches further back.")
+    await page.get_by_role("button", name="Load older").click()
+    await expect(page.locator(".log-text").first).to_contain_text("rare")
+    await page.goto("/events?task_id=t_none")
+    await expect(row).to_have_text("No matching events. New events appear here.")
+
+
 async def test_tasks_are_filtered_and_the_filter_is_in_the_address(desk: Desk) -> None:
     for prompt, agent in (("good", "demo"), ("demo:fail bad", "demo"), ("said", "echo")):
         await desk.wait_for_end(await desk.submit(prompt, agent))

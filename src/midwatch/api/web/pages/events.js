@@ -66,10 +66,12 @@ export default async function renderEvents(main, page) {
   older.addEventListener("click", () => runAction(older, async () => {
     const { events, next } = await readBack(page, filter, data.oldest);
     const height = scroller.scrollHeight;
+    if (events.length) rows.querySelector(".log-none")?.remove();
     rows.prepend(...events.map((event) => createRow(event, at)));
     scroller.scrollTop += scroller.scrollHeight - height;
     data.oldest = next ?? data.oldest;
     older.hidden = next === null;
+    showNone(rows, filter, next);
   }));
   page.onLeave(addShortcut("p", "Pause or resume the log", () => pause.click()));
   main.append(createPageHead("Events", pause), createFilters(filter, at), h("section.panel.log-panel", scroller));
@@ -106,12 +108,21 @@ async function load(page, pattern, at, { scroller, rows, older, addRows, data, d
     const early = data.held.splice(0).filter((event) => event.seq > data.newest);
     if (data.paused) data.held.push(...early);
     else if (early.length) addRows(early);
-    if (!rows.firstChild) rows.append(h("li.log-none.faint", "No events yet. New events appear here."));
+    showNone(rows, pattern, at ? null : next);
     if (at) rows.querySelector(".here, [data-near]")?.scrollIntoView({ block: "center" });
     drawPause();
   } catch (problem) {
     showLoadFailure(page, scroller, problem);
   }
+}
+
+/** Tell that the log has no row, and how far it was searched: `next` is null if it was searched to its beginning. */
+function showNone(rows, filter, next) {
+  if (rows.querySelector("li:not(.log-none)")) return;
+  const filtered = Object.values(filter).some((value) => value.length);
+  const text = next !== null ? `No matching events since event ${next}. “Load older” searches further back.`
+    : filtered ? "No matching events. New events appear here." : "No events yet. New events appear here.";
+  rows.replaceChildren(h("li.log-none.faint", text));
 }
 
 function matchesKind(filter, kind) {
