@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from midwatch.wire.system import ProblemInfo
 
 PREFIX = "/api/v1"
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
 PROBLEMS = {
