@@ -106,8 +106,8 @@ class Permissions:
         """
         method = "GET" if method == "HEAD" else method
         if any(route.path_regex.match(path) for route in self._unread):
-            self._unread = []
             self._read(self._routes)  # all again, because the first route that fits a path decides
+            self._unread = []  # only now: after a failure, no other route may decide about these paths
         if (method, path) in self._fixed:
             return self._fixed[method, path]
         for pattern, action in self._patterns.get((method, _group(path)), ()):
