@@ -28,7 +28,8 @@ from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
 from midwatch.agents.terminal.profiles import SOURCES
-from midwatch.api.agentapi.app import BELOW, pages, router
+from midwatch.api.agentapi.app import pages, router
+from midwatch.api.agentapi.place import BELOW
 from midwatch.api.permissions import Permission, list_permissions
 from midwatch.api.reply import STATUS
 from midwatch.api.routes import list_routes

@@ -345,6 +345,21 @@ def test_the_log_of_refusals_is_bounded() -> None:
 # -- smuggling ---------------------------------------------------------------------------------------------------------
 
 
+def test_code_that_few_servers_use_is_not_loaded_at_the_start(home: Path) -> None:
+    rare = ["midwatch.agents.streams.claude", "midwatch.agents.terminal.dialog", "midwatch.agents.acp.profiles"]
+    rare += ["midwatch.api.agentapi.app", "markdown_it", "prometheus_client", "httpx2", "pydantic_settings"]
+    code = (
+        "import asyncio, sys; from midwatch import Runtime, Settings; from midwatch.runtime.serve import create_app\n"
+        "async def main():\n"
+        "    async with Runtime.open(settings=Settings.load(detect_agents=False)) as desk: create_app(desk)\n"
+        f"asyncio.run(main()); print([name for name in {rare} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180, env=environment(home)
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_paths_used_by_model_clients_are_not_logged(home: Path) -> None:
     code = (
         "import logging; from midwatch.runtime.serve import write_log; from midwatch.desk.config import Settings\n"

@@ -130,6 +130,39 @@ def test_an_agent_can_be_set_in_the_environment(home: Path, monkeypatch: pytest.
     assert settings.channels["phone"].options() == {"urls": ["x"]}
 
 
+def test_a_variable_of_a_table_is_merged_with_variables_of_its_settings(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDWATCH_RETENTION__TASKS", "7")
+    monkeypatch.setenv("MIDWATCH_RETENTION", '{"tasks": 5, "events": 5000}')
+    retention = Settings.load(home).retention
+    assert (retention.tasks, retention.events) == (7, 5000)
+
+
+def test_only_lists_and_tables_in_the_environment_are_json(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, '[channels.hook]\nkind = "webhook"\n')
+    monkeypatch.setenv("MIDWATCH_HOSTS", ' ["desk.example.org"]')
+    monkeypatch.setenv("MIDWATCH_HOST", "[::1]")
+    monkeypatch.setenv("MIDWATCH_GOALS__CONTINUE_PROMPT", "{objective} until {deadline}")
+    monkeypatch.setenv("MIDWATCH_CHANNELS__HOOK__SECRET", "12345")
+    settings = Settings.load(home)
+    assert (settings.hosts, settings.host) == (["desk.example.org"], "[::1]")
+    assert settings.goals.continue_prompt == "{objective} until {deadline}"
+    assert settings.channels["hook"].options() == {"secret": "12345"}
+
+
+def test_variables_that_name_no_setting_are_ignored(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Settings.load(home)
+    for name in ("MIDWATCH_URL", "MIDWATCH_", "MIDWATCH___X", "MIDWATCH_PORTS", "PORT", "OTHER_MIDWATCH_PORT"):
+        monkeypatch.setenv(name, "1")
+    assert Settings.load(home) == before
+
+
+def test_settings_built_in_code_do_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIDWATCH_SLOTS", "3")
+    assert (Settings().slots, Settings(slots=5).slots) == (64, 5)
+
+
 @pytest.mark.parametrize(("text", "expected"), [("90", 90.0), ('"90s"', 90.0), ('"1h30m"', 5400.0), ("0.5", 0.5)])
 def test_durations_are_numbers_or_text(home: Path, text: str, expected: float) -> None:
     write(home, f"shutdown_grace = {text}")
@@ -219,12 +252,15 @@ def test_a_wrong_value_in_the_environment_is_reported(home: Path, monkeypatch: p
     assert "retention.tasks" in load_refused(home)
 
 
-@pytest.mark.parametrize("name", ["MIDWATCH_AGENTS", "MIDWATCH_RETENTION"])
-def test_an_environment_variable_that_is_no_json_is_reported(
+@pytest.mark.parametrize("name", ["AGENTS", "RETENTION", "HOSTS", "AGENTS__SHELL__CAPABILITIES"])
+def test_a_list_or_table_in_the_environment_that_is_no_json_is_reported(
     home: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, "{kind: demo")
-    assert name.removeprefix("MIDWATCH_").lower() in load_refused(home).lower()
+    monkeypatch.setenv(f"MIDWATCH_{name}", f"{{kind: {SECRET}")
+    message = load_refused(home)
+    assert message.startswith(f"setting {name.lower().replace('__', '.')}: ")
+    assert "as JSON in a MIDWATCH_* variable" in message
+    assert SECRET not in message
 
 
 INFINITE = ["approval_expiry = inf", "[retention]\ntask_age = inf", "[agents.shell]\ntimeout = inf"]

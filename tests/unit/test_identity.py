@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from midwatch.api import guard, routes, web
 from midwatch.api.admission import Admission, Call
 from midwatch.api.identity import MINUTE, MOST_OF_A_PEER, MOST_OF_ALL, Failures
-from midwatch.api.permissions import Permissions, needs
+from midwatch.api.permissions import Permissions, contains, needs
 from midwatch.base.errors import (
     BadConfig,
     Conflict,
@@ -432,6 +432,33 @@ def test_a_route_without_an_action_is_refused_at_the_start() -> None:
         Permissions(app.routes)
     needs("manage")(forgotten)
     assert Permissions(app.routes).find("GET", "/api/v1/forgotten") == "manage"
+
+
+def test_routes_behind_a_route_are_read_by_the_first_request_for_them() -> None:
+    @needs("manage")
+    async def inner() -> None: ...
+
+    @needs("open")
+    async def page() -> None: ...
+
+    behind = APIRouter()
+    behind.add_api_route("/status", inner)
+    asked = []
+
+    @contains(lambda: asked.append("once") or behind.routes)
+    async def outer() -> None: ...
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_api_route("/things/{key}/inner/{path:path}", outer)
+    app.add_api_route("/things/{path:path}", page)
+    permissions = Permissions(app.routes)
+    assert permissions.find("GET", "/things/a") == "open" and not asked
+    for _ in range(2):
+        assert permissions.find("GET", "/things/a/inner/status") == "manage"  # the route of the pages fits, too
+        assert permissions.find("GET", "/things/a") == "open" and asked == ["once"]
+    assert [(each.path, each.action) for each in permissions.all] == [
+        ("/things/{key}/inner/status", "manage"), ("/things/{path:path}", "open"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

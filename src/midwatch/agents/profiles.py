@@ -2,6 +2,7 @@
 
 With kind `acp`, a program reports every step, asks before it acts and stays open between messages. With `headless`, it
 reports every step but cannot ask. With `terminal`, midwatch reads its screen. With `command`, it only prints an answer.
+The kinds are imported in the functions, because a machine without any of these programs does not need them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from midwatch.agents.acp.profiles import PROFILES as ACP
-from midwatch.agents.command import CommandAgent, CommandOptions
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.registry import build
-from midwatch.agents.streams import PROFILES as STREAMS
-from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import Agent, AgentTerms
 
@@ -36,6 +33,9 @@ WHY: dict[Way, str] = {
 
 def list_ways(program: KnownProgram, path: str | None = None) -> tuple[Way, ...]:
     """Return the kinds with which this installation can run a program. The best kind is first."""
+    from midwatch.agents.streams import PROFILES as STREAMS
+    from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
+
     possible: dict[Way, bool] = {
         "acp": _missing_for_acp(program, path) is None,
         "headless": program.name in STREAMS,
@@ -63,7 +63,9 @@ def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
 
     Return None if that is installed already, and an empty text if the program cannot speak ACP.
     """
-    profile = ACP.get(program.name)
+    from midwatch.agents.acp.profiles import PROFILES
+
+    profile = PROFILES.get(program.name)
     if profile is None:
         return ""
     return None if shutil.which(profile.argv[0], path=path) else profile.install
@@ -87,6 +89,8 @@ class InstalledProgram:
         """Build the agent that runs this program."""
         name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
+            from midwatch.agents.command import CommandAgent, CommandOptions
+
             options, terms = CommandOptions(argv=self.program.argv), TERMS._replace(workdir=str(Path.cwd()))
             return CommandAgent(name, options, terms=terms, description=description, why=self.why)
         return build(name, self.way, {"profile": name}, description=description, why=self.why)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.base.errors import NotFound, UnknownAgent
@@ -14,7 +13,7 @@ from midwatch.wire.tasks import TaskInfo
 TEST_PROMPT = "Answer with the single word: ready"
 TEST_SECONDS = 120.0
 
-router = APIRouter(prefix=PREFIX, tags=["agents"])
+router = make_router("agents")
 
 
 @router.get("/agents", responses={200: {"model": AgentPage}})

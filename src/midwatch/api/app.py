@@ -11,9 +11,7 @@ from starlette.routing import Match
 
 from midwatch.api import describe, identity, routes, sessions, web
 from midwatch.api.admission import Admission
-from midwatch.api.agentapi.app import mount as mount_agentapi
-from midwatch.api.agentapi.console import NO_TELEMETRY
-from midwatch.api.dependencies import PREFIX
+from midwatch.api.agentapi.mount import mount as mount_agentapi
 from midwatch.api.guard import HEADERS as GUARD_HEADERS
 from midwatch.api.guard import Guard
 from midwatch.api.permissions import Permissions, needs
@@ -33,10 +31,10 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
         title="midwatch",
         summary=describe.SUMMARY,
         version=__version__,
-        openapi_url=f"{PREFIX}/openapi.json",
+        openapi_url=f"{describe.PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        telemetry=NO_TELEMETRY,
+        telemetry=describe.NO_TELEMETRY,
         exception_handlers={**HANDLERS, HTTPException: handle_http_error, Exception: handle_unexpected},
     )
     app.state.desk = desk

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import AnswerBody, ApprovalQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.approvals import ApprovalInfo, ApprovalPage
 
-router = APIRouter(prefix=PREFIX, tags=["approvals"])
+router = make_router("approvals")
 
 
 @router.get("/approvals", responses={200: {"model": ApprovalPage}})

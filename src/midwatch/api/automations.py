@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api import bodies
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, ImportPage, PreviewInfo, RunPage
@@ -15,7 +16,7 @@ from midwatch.wire.tasks import TaskInfo
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": AutomationInfo}}
 
-router = APIRouter(prefix=PREFIX, tags=["automations"])
+router = make_router("automations")
 
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.desk.processes import list_processes
 from midwatch.wire.system import ClusterInfo
 
-router = APIRouter(prefix=PREFIX, tags=["cluster"])
+router = make_router("cluster")
 
 
 @router.get("/cluster", responses={200: {"model": ClusterInfo}})

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import DeliveryQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.deliveries import DeliveryInfo, DeliveryPage
 
-router = APIRouter(prefix=PREFIX, tags=["deliveries"])
+router = make_router("deliveries")
 
 
 @router.get("/deliveries", responses={200: {"model": DeliveryPage}})

@@ -13,7 +13,6 @@ from midwatch.base.errors import StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
-PREFIX = "/api/v1"
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """The guard stores the actor and the call in the ASGI scope of a request, under the keys `ACTOR` and `CALL`."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from midwatch.wire.system import ProblemInfo
+
+PREFIX = "/api/v1"
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 
 SUMMARY = "Mission control for AI agents: hand work to any agent, watch every step, answer its questions."
 PROBLEMS = {
@@ -43,6 +47,21 @@ MORE = {
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
 """The operations that need no token."""
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
+
+
+class DescribedRoute(APIRoute):
+    """A route whose replies are described, never checked. Their schemas are built when the document is needed."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        for reply in (options.get("responses") or {}).values():
+            if "model" in reply:
+                reply["model"].__pydantic_config__ = {"defer_build": True}
+        super().__init__(path, endpoint, **options)
+
+
+def make_router(noun: str) -> APIRouter:
+    """Return the router for the routes of a noun."""
+    return APIRouter(prefix=PREFIX, tags=[noun], route_class=DescribedRoute)
 
 
 class DescribedApp(FastAPI):

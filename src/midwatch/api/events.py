@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import EventQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, StillAllowed
+from midwatch.api.dependencies import Caller, DeskDep, StillAllowed
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Outlet, Shape, Streams
@@ -19,7 +20,7 @@ from midwatch.domain.identity import AnyActor
 from midwatch.domain.watch_state import State
 from midwatch.wire.events import EventPage
 
-router = APIRouter(prefix=PREFIX, tags=["events"])
+router = make_router("events")
 
 LastEventId = Annotated[str | None, Header(description="The seq of the last event that the client has received.")]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import RunPage
@@ -15,7 +16,7 @@ from midwatch.wire.goals import GoalInfo, GoalPage
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": GoalInfo}}
 
-router = APIRouter(prefix=PREFIX, tags=["goals"])
+router = make_router("goals")
 
 
 @router.get("/goals", responses={200: {"model": GoalPage}})

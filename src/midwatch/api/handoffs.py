@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.domain.handoff import HandoffFilter, HandoffTask
@@ -19,7 +20,7 @@ from midwatch.wire.handoffs import HandoffInfo, HandoffPage
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": HandoffInfo}}
 CREATED: dict[int | str, dict[str, Any]] = {201: {"model": HandoffInfo}}
 
-router = APIRouter(prefix=PREFIX, tags=["handoffs"])
+router = make_router("handoffs")
 
 
 @router.post("/handoffs", status_code=201, responses=CREATED)

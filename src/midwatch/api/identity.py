@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, FromWhere
+from midwatch.api.dependencies import Caller, DeskDep, FromWhere
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, make_problem
 from midwatch.base.clock import Clock, iso
@@ -23,7 +24,7 @@ MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
 
 log = logging.getLogger("midwatch.guard")
 
-router = APIRouter(prefix=PREFIX, tags=["identity"])
+router = make_router("identity")
 
 
 class Failures:

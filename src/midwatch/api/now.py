@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import SinceQuery, UsageQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.system import Now
 from midwatch.wire.usage import UsageInfo
 
-router = APIRouter(prefix=PREFIX, tags=["now"])
+router = make_router("now")
 
 
 @router.get("/now", responses={200: {"model": Now}})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from starlette.routing import BaseRoute, Route, compile_path
 
@@ -31,7 +31,10 @@ def needs(action: Action) -> Callable[[Endpoint], Endpoint]:
 
 
 def contains(surface: Callable[[], Iterable[BaseRoute]]) -> Callable[[Endpoint], Endpoint]:
-    """Return a decorator for a route that passes requests on to other routes, which `surface` returns."""
+    """Return a decorator for a route that passes requests on to other routes, which `surface` returns.
+
+    `surface` is called by the first request for one of these routes, so it may load them.
+    """
 
     def mark(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, SURFACE, surface)
@@ -75,11 +78,22 @@ class Permissions:
     """Finds the action of a request by its method and path."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        self.all = tuple(dict.fromkeys(list_permissions(routes)))
-        self._open_paths = {path for _, path, action in self.all if action == "open" and path.startswith("/api/")}
+        self._routes = tuple(routes)
+        self._unread = [route for route in self._routes if _has_surface(route)]
+        self._read(route for route in self._routes if not _has_surface(route))
+
+    @property
+    def all(self) -> tuple[Permission, ...]:
+        """The permissions of all routes."""
+        return tuple(dict.fromkeys(list_permissions(self._routes)))
+
+    def _read(self, routes: Iterable[BaseRoute]) -> None:
+        """Fill the tables with the permissions of routes."""
+        permissions = dict.fromkeys(list_permissions(routes))
+        self._open_paths = {path for _, path, action in permissions if action == "open" and path.startswith("/api/")}
         self._fixed: dict[tuple[str, str], Action] = {}
         self._patterns: dict[tuple[str, str], list[tuple[re.Pattern[str], Action]]] = defaultdict(list)
-        for method, path, action in self.all:
+        for method, path, action in permissions:
             if "{" not in path:
                 self._fixed.setdefault((method, path), action)
             else:
@@ -91,12 +105,19 @@ class Permissions:
         An open path of the API is open for every method, so that a wrong method gets 405 without a token, too.
         """
         method = "GET" if method == "HEAD" else method
+        if any(route.path_regex.match(path) for route in self._unread):
+            self._read(self._routes)  # all again, because the first route that fits a path decides
+            self._unread = []  # only now: after a failure, no other route may decide about these paths
         if (method, path) in self._fixed:
             return self._fixed[method, path]
         for pattern, action in self._patterns.get((method, _group(path)), ()):
             if pattern.match(path):
                 return action
         return "open" if path in self._open_paths else None
+
+
+def _has_surface(route: BaseRoute) -> TypeGuard[Route]:
+    return hasattr(getattr(route, "endpoint", None), SURFACE)
 
 
 def _group(path: str) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import RuleQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.wire.approvals import RuleInfo, RulePage
 
-router = APIRouter(prefix=PREFIX, tags=["rules"])
+router = make_router("rules")
 
 
 @router.get("/rules", responses={200: {"model": RulePage}})

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey, StillAllowed
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey, StillAllowed
+from midwatch.api.describe import make_router
 from midwatch.api.events import LastEventId, resume_point, watch
 from midwatch.api.markdown import to_html
 from midwatch.api.permissions import needs
@@ -24,7 +25,7 @@ SLASH = "\x1f"
 
 MAX_PAGE_CHARACTERS = 4_000_000
 
-router = APIRouter(prefix=PREFIX, tags=["sessions"])
+router = make_router("sessions")
 
 
 class Keys:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from midwatch.api.bodies import DirectoryQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.base.version import __version__
@@ -17,7 +18,7 @@ from midwatch.wire.system import Directories, Health, Ready, SettingsInfo
 
 LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "max_waiting", "approval_expiry")
 
-router = APIRouter(prefix=PREFIX, tags=["system"])
+router = make_router("system")
 
 
 @router.get("/health", responses={200: {"model": Health}})

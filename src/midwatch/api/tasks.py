@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey
+from midwatch.api.describe import make_router
 from midwatch.api.markdown import to_html
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
@@ -19,7 +20,7 @@ from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView
 
 MOST_HANDOFFS = 100
 
-router = APIRouter(prefix=PREFIX, tags=["tasks"])
+router = make_router("tasks")
 
 
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import KeysBody, ScreenQuery, SizeBody
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.api.sessions import Key
 from midwatch.base.errors import AgentError, Conflict
 from midwatch.wire.sessions import KeysTyped, ScreenInfo
 
-router = APIRouter(prefix=PREFIX, tags=["terminals"])
+router = make_router("terminals")
 
 
 @router.get("/sessions/{key:path}/screen", responses={200: {"model": ScreenInfo}})

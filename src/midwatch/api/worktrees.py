@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from midwatch.api.bodies import DiffQuery, MergeBody, RemoveBody, WorktreeQuery
-from midwatch.api.dependencies import PREFIX, Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page
 from midwatch.domain.worktree import PRESENT, WorktreeFilter
 from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerge, WorktreePage
 
-router = APIRouter(prefix=PREFIX, tags=["worktrees"])
+router = make_router("worktrees")
 
 
 @router.get("/worktrees", responses={200: {"model": WorktreePage}})

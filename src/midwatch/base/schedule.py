@@ -13,7 +13,6 @@ change means (see docs/schedules.md):
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 from bisect import bisect_left
@@ -308,6 +307,8 @@ def _close_zones(name: str) -> list[str]:
     zones = {zone.lower(): zone for zone in sorted(_zones())}
     if same := [zone for low, zone in zones.items() if typed in (low, low.rpartition("/")[2])]:
         return same[:3]
+    import difflib
+
     return [zones[low] for low in difflib.get_close_matches(typed, zones, n=3, cutoff=0.7)]
 
 

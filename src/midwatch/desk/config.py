@@ -1,6 +1,7 @@
 """Settings: the defaults, replaced by `midwatch.toml` in the home directory, replaced by variables `MIDWATCH_*`.
 
-The name of an environment variable for a setting in a table has two underscores: `MIDWATCH_RETENTION__TASKS=500`.
+The name of an environment variable for a setting in a table has two underscores: `MIDWATCH_RETENTION__TASKS=500`. The
+value of a variable for a list or a table is JSON.
 """
 
 from __future__ import annotations
@@ -10,19 +11,12 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-    TomlConfigSettingsSource,
-)
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput
 from midwatch.domain.agent import NAME, AgentCapability, check_name
@@ -35,6 +29,8 @@ from midwatch.domain.rule import ASK, Policy
 from midwatch.wire.fields import Seconds, Size
 
 FILE = "midwatch.toml"
+PREFIX = "midwatch_"
+"""What the name of a variable begins with, in small letters; capital letters do not matter."""
 
 
 def _check_database(value: Any) -> Any:
@@ -80,6 +76,8 @@ Database = Annotated[str, BeforeValidator(_check_database)]
 GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
 """Matches a part of pydantic's error locations that is no name of a setting, but one of the setting's types."""
+STRUCTURED = ("list_type", "dict_type", "model_type")
+"""Pydantic's errors for a value that should be a list or a table."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -282,12 +280,10 @@ class HandoffSettings(_Section):
         return Limits(self.depth, self.revisits, self.total)
 
 
-class Settings(BaseSettings):
-    """All settings of midwatch."""
+class Settings(BaseModel):
+    """All settings of midwatch. Only `load` reads the file and the environment."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
-    )
+    model_config = ConfigDict(validate_default=True)
 
     home: Annotated[Path, AfterValidator(_resolve)] = Field(
         Path("~/.midwatch"), description="The directory with all data. Only from the environment."
@@ -373,17 +369,6 @@ class Settings(BaseSettings):
         return (chosen.silent_after if chosen else None) or self.silent_after
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        *others: Any,
-        **named: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings)
-
-    @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
         """Load the settings of a home directory. `overrides` replace settings of the file and of the environment.
 
@@ -392,44 +377,67 @@ class Settings(BaseSettings):
         directory = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = directory / FILE
         try:
-            _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
                 raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
-            return _SettingsOfHome(home=directory, **overrides)
+            found = _merge(_merge(_read_file(file), _read_environment(os.environ)), overrides)
+            return cls.model_validate({**found, "home": directory})
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
             message = first["msg"].removeprefix("Value error, ").rstrip(".")
-            raise BadConfig(f"setting {where}: {message}. Correct it in {file}, or in a MIDWATCH_* variable.") from None
+            form = " as JSON" if first["type"] in STRUCTURED else ""
+            advice = f"Correct it in {file}, or{form} in a MIDWATCH_* variable."
+            raise BadConfig(f"setting {where}: {message}. {advice}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}. Correct the file.") from None
-        except SettingsError as problem:
-            raise BadConfig(f"{problem}; write the value of the MIDWATCH_* variable as JSON.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}. Correct the rights of the file.") from None
 
 
-class _SettingsOfHome(Settings):
-    """Settings that are also read from `midwatch.toml` in the home directory."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        assert isinstance(init_settings, InitSettingsSource)
-        file = TomlConfigSettingsSource(settings_cls, toml_file=init_settings.init_kwargs["home"] / FILE)
-        return (*super().settings_customise_sources(settings_cls, init_settings, *others, **named), file)
-
-
-def _refuse_unknown(file: Path) -> None:
-    """Raise BadConfig if the file has a setting that does not exist, so that a misspelt setting is not ignored."""
+def _read_file(file: Path) -> dict[str, Any]:
+    """Return the settings of the file. Raise BadConfig if a setting does not exist, so that a misspelt one is found."""
     if not file.exists():
-        return
+        return {}
     with file.open("rb") as opened:
-        for name in tomllib.load(opened):
-            if name not in Settings.model_fields or name == "home":
-                names = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
-                raise BadConfig(f"{file} has an unknown setting {name!r}; correct its name. Known settings: {names}.")
+        found = tomllib.load(opened)
+    for name in found:
+        if name not in Settings.model_fields or name == "home":
+            names = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
+            raise BadConfig(f"{file} has an unknown setting {name!r}; correct its name. Known settings: {names}.")
+    return found
+
+
+def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the variables. A variable that names no setting is ignored: it may be for other programs.
+
+    The order of the names puts a table before its settings, so that a setting of its own replaces that of the table.
+    """
+    found: dict[str, Any] = {}
+    for variable, text in sorted((variable.lower(), text) for variable, text in variables.items()):
+        name, *inner = variable.removeprefix(PREFIX).split("__")
+        if variable.startswith(PREFIX) and name in Settings.model_fields:
+            value = _read_value(text)
+            for part in reversed(inner):
+                value = {part: value}
+            found = _merge(found, {name: value})
+    return found
+
+
+def _read_value(text: str) -> Any:
+    """Return the list or table that the text of a variable describes as JSON. Any other text is returned as it is."""
+    if text.lstrip().startswith(("[", "{")):
+        with suppress(ValueError):  # not JSON, such as a prompt that begins with {objective}
+            return json.loads(text)
+    return text
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of two sources. Tables are merged; another value of `above` replaces that of `below`."""
+    merged = dict(below)
+    for name, value in above.items():
+        under = below.get(name)
+        merged[name] = _merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:

@@ -39,9 +39,12 @@ Size = Annotated[int, BeforeValidator(_size)]
 
 
 class Options(BaseModel):
-    """Base class of the options in one section of the settings. An unknown option is an error."""
+    """Base class of the options in one section of the settings. An unknown option is an error.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The schema is built when options are checked: most classes are only bases of others, or belong to unused kinds.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @classmethod
     def read_section(cls, section: str, options: Mapping[str, Any]) -> Self:

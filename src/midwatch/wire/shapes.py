@@ -27,7 +27,6 @@ def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Ca
         keys = {field.reply_name: reply_type(field, partial) for field in list_shown_fields(definition)} | others
         shape = cast(Any, TypedDict)(base.__name__, keys, total=not partial)
         shape.__doc__, shape.__module__ = base.__doc__, base.__module__
-        shape.__pydantic_config__ = {"defer_build": True}  # replies are described, never checked
         return cast(Shape, shape)
 
     return derive

@@ -1,7 +1,7 @@
 """The routes of agentapi, at the paths that clients of agentapi expect.
 
-`create_standalone` serves the routes for one session, without tokens. `mount` serves the routes for each session of a
-server.
+`create_standalone` serves the routes for one session, without tokens. `create_shared` serves the routes for each
+session of a server; `mount` adds it to the server.
 """
 
 from __future__ import annotations
@@ -10,50 +10,38 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple
-from urllib.parse import quote
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from midwatch.api.agentapi import bodies, describe
 from midwatch.api.agentapi.allowed_origins import Gate, Rules
 from midwatch.api.agentapi.chat import Chat
-from midwatch.api.agentapi.console import NO_TELEMETRY, PREFIX, Console
+from midwatch.api.agentapi.console import PREFIX, Console
 from midwatch.api.agentapi.feed import STREAM_HEADERS, encode_event
 from midwatch.api.agentapi.follower import NoReaction, SessionFollower, SessionFollowers
+from midwatch.api.agentapi.place import METHODS, PLACE, Place
 from midwatch.api.agentapi.replies import HANDLERS, refuse_message, reply
 from midwatch.api.agentapi.requests import read_message
 from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
 from midwatch.api.dependencies import ACTOR, Caller, StillAllowed
-from midwatch.api.permissions import contains, needs
+from midwatch.api.describe import NO_TELEMETRY
+from midwatch.api.permissions import needs
 from midwatch.api.reply import find_status
-from midwatch.api.sessions import key_of
 from midwatch.api.sse import EventStream, Streams
 from midwatch.base.errors import AgentError, Conflict, InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-BELOW = "/sessions/{key:path}/agentapi"
 MAX_STREAMS = 600
-PLACE = "midwatch.agentapi"
 TIMED_OUT = "failed to send message: failed to wait for processing to start: timeout waiting for condition"
 
 log = logging.getLogger("midwatch.agentapi")
 
 FindFollower = Callable[[str], Awaitable[SessionFollower]]
-
-
-class Place(NamedTuple):
-    """The key of the session, the address of its chat page, and the address of the API that the chat page uses."""
-
-    key: str
-    chat: str
-    console: str
 
 
 async def find_place(request: Request) -> Place:
@@ -246,18 +234,10 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
     return app
 
 
-def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-    """Add the agentapi routes of every session to `app`. If a bug makes a request fail, `unexpected` replies to it."""
-    surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
-    surface.add_exception_handler(Exception, unexpected)
-
-    @contains(lambda: surface.routes)
-    async def answer(request: Request) -> ASGIApp:
-        key = await key_of(request.path_params["key"])
-        prefix = f"/sessions/{quote(key, safe='')}/agentapi"
-        path = f"/{request.path_params.get('path', '')}"
-        request.scope.update({"root_path": prefix, "path": path, PLACE: Place(key, f"{prefix}/chat", "/api/v1")})
-        return surface
-
-    for address in (BELOW, BELOW + "/{path:path}"):
-        app.add_route(address, answer, methods=METHODS, include_in_schema=False)  # type: ignore[arg-type]
+def create_shared(
+    desk: Desk, streams: Streams, unexpected: Callable[[Request, Exception], Awaitable[Response]]
+) -> FastAPI:
+    """Return the app for every session of a server. If a bug makes a request fail, `unexpected` replies to it."""
+    app = create_surface(desk, streams, SessionFollowers(desk).find, Chat(), Uploads())
+    app.add_exception_handler(Exception, unexpected)
+    return app

@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 from midwatch.api import approvals, events, identity, now, sessions, tasks
 from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import check_values
+from midwatch.api.describe import NO_TELEMETRY
 from midwatch.api.guard import MAX_BODY, read_body, replay
 from midwatch.api.reply import HANDLERS
 from midwatch.api.sse import Streams
 from midwatch.desk.desk import Desk
 
 PREFIX = "/chat/api/v1"
-NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 
 
 class Console:
