@@ -139,6 +139,15 @@ def test_a_variable_of_a_table_is_merged_with_variables_of_its_settings(
     assert (retention.tasks, retention.events) == (7, 5000)
 
 
+def test_a_table_that_is_no_json_is_not_hidden_by_variables_of_its_settings(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIDWATCH_RETENTION", '{"tasks": 5')
+    monkeypatch.setenv("MIDWATCH_RETENTION__EVENTS", "5000")
+    with pytest.raises(BadConfig, match=r"MIDWATCH_RETENTION is not a table in JSON, but MIDWATCH_RETENTION__EVENTS"):
+        Settings.load(home)
+
+
 def test_only_lists_and_tables_in_the_environment_are_json(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, '[channels.hook]\nkind = "webhook"\n')
     monkeypatch.setenv("MIDWATCH_HOSTS", ' ["desk.example.org"]')

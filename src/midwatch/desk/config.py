@@ -416,6 +416,11 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in sorted((variable.lower(), text) for variable, text in variables.items()):
         name, *inner = variable.removeprefix(PREFIX).split("__")
         if variable.startswith(PREFIX) and name in Settings.model_fields:
+            if inner and isinstance(found.get(name), str):
+                table = f"{PREFIX}{name}".upper()
+                raise BadConfig(
+                    f"{table} is not a table in JSON, but {variable.upper()} is set, too; correct or unset one."
+                )
             value = _read_value(text)
             for part in reversed(inner):
                 value = {part: value}
