@@ -21,7 +21,7 @@ NOT EXISTS (
 -- session_activity: the running task of a session, its wait, and the number of waiting tasks
 (SELECT id FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
   (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
-  (SELECT count(*) FROM tasks
+  (SELECT count(*) FROM tasks {by:tasks_queue}
     WHERE session_key = sessions.key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:')
 
 -- open_tasks: the ids of the open tasks
