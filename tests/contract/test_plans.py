@@ -175,7 +175,7 @@ def fill(connection: psycopg.Connection[Any], table: str) -> None:
     fixed = {
         "on_crash": "'fail'", "scope_kind": "'user'", "manage_mode": "'scope_all'", "mode": "'stop'",
         "form": "'delegate'", "effect": "'allow'", "role": "'owner'",
-        "completed_at": "CASE WHEN g % 100 > 0 THEN g END", "level": "g % 3", "live_owner": "NULL", "usage": "NULL",
+        "completed_at": "CASE WHEN g % 100 > 0 THEN g END", "level": "g % 4", "live_owner": "NULL", "usage": "NULL",
     }  # fmt: skip
     if table in states:
         fixed["status"] = f"CASE WHEN g % 100 > 0 THEN '{states[table][0]}' ELSE '{states[table][1]}' END"
@@ -189,7 +189,7 @@ def fill(connection: psycopg.Connection[Any], table: str) -> None:
 
 
 def report(problems: Mapping[str, list[str]]) -> None:
-    """Fail if a statement has a problem and is not in the list of exceptions, or does not use the index that it must."""
+    """Fail if a statement has a problem and is not in the list of exceptions, or does not use its index of `BY`."""
     assert not {name: steps for name, steps in problems.items() if steps and name not in ALLOWED}
     assert not {name: steps for name, steps in problems.items() if f"does not use {BY.get(name)}" in steps}
     assert not [name for name in ALLOWED if name not in problems and not name.startswith("cluster.")]

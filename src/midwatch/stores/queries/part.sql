@@ -44,10 +44,9 @@ SELECT id FROM handoffs WHERE root_id = :root_id UNION SELECT id FROM handoffs W
 -- worktree_filter: the condition of a `WorktreeFilter`
 status IN {list:statuses}
 
--- usage_groups: what the rows of a query about usage are grouped by
+-- usage_groups: what the rows of a query about usage are grouped by, except the day
 CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
-  CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END,
-  CASE WHEN CAST(:day AS BOOLEAN) THEN start END
+  CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END
 
 -- usage_totals: the sums of a group
 sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), sum(unpriced),
