@@ -2,6 +2,8 @@
 WITH chosen AS (
   SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks
   WHERE id IN {list:ids} AND completed_at IS NOT NULL
+), ended AS MATERIALIZED (
+  {usage_of_chosen}
 )
 INSERT INTO usage_sums (
   level, start, actor, agent, session, model, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
@@ -9,7 +11,7 @@ INSERT INTO usage_sums (
 )
 SELECT level, start / width, CASE WHEN level = 0 THEN '' ELSE actor END, CASE WHEN level = 0 THEN '' ELSE agent END,
   CASE WHEN level = 0 THEN '' ELSE session END, CASE WHEN level = 0 THEN '' ELSE model END, {usage_totals}
-FROM ({usage_of_chosen}) AS ended CROSS JOIN (
+FROM ended CROSS JOIN (
   SELECT 0 AS level, 1 AS width UNION ALL SELECT 1, 1 UNION ALL SELECT 2, 96 UNION ALL SELECT 3, 16
 ) AS levels
 WHERE true GROUP BY 1, 2, 3, 4, 5, 6
