@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from midwatch.base.clock import iso
 from midwatch.base.errors import Conflict
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import AgentFault, EventFilter, SessionOpened, TaskProgress, event
@@ -190,12 +191,12 @@ async def test_usage_of_ended_tasks_is_grouped_as_requested(store: Store) -> Non
 
     (total,) = await rows()
     assert (total.tasks, total.input_tokens, total.output_tokens, total.cost_usd) == (4, 2.0**63, 14, 1.0)
-    assert (total.untold, total.unpriced, total.actor, total.quarter) == (2, 2, None, None)
+    assert (total.untold, total.unpriced, total.actor, total.day) == (2, 2, None, None)
     models = {row.model: row.tasks for row in await rows("model")}
     assert models.pop('large "4"') == 2
     assert sum(models.values()) == 2
     assert {row.session: row.tasks for row in await rows("session")} == {"": 2, "chat:1": 2}
-    assert [row.quarter for row in await rows("day")] == sorted({at // 900_000_000 for at in ends})
+    assert [row.day for row in await rows("day")] == sorted({iso(at)[:10] for at in ends})
     assert [row.tasks for row in await rows(session_key="chat:1")] == [2]
     assert [row.tasks for row in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.domain.usage import COUNTS, FIGURES, QUARTER, UsageRow, add_up, describe_gaps, group_rows
+from midwatch.domain.usage import (
+    COUNTS,
+    FIGURES,
+    QUARTER,
+    UsageRow,
+    add_up,
+    describe_gaps,
+    find_date,
+    group_rows,
+    split_days,
+)
 
 HERE = ZoneInfo("Europe/Berlin")
 counts = st.integers(0, 1000)
@@ -31,7 +42,7 @@ def test_the_sum_of_no_tasks_has_unknown_tokens_and_cost() -> None:
         "tasks": 0, "done": 0, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 0, "seconds": 0.0,
         "input_tokens": None, "output_tokens": None, "cost_usd": None,
     }  # fmt: skip
-    assert group_rows([], ("actor",), HERE) == []
+    assert group_rows([], ("actor",)) == []
 
 
 def test_zero_is_not_unknown() -> None:
@@ -56,27 +67,51 @@ def test_rows_are_sorted_by_the_number_of_tasks() -> None:
         UsageRow(actor="a", agent="y", tasks=1),
         UsageRow("a", "x", tasks=1),
     ]
-    pairs = [(row["actor"], row["agent"]) for row in group_rows(rows, ("actor", "agent"), HERE)]
+    pairs = [(row["actor"], row["agent"]) for row in group_rows(rows, ("actor", "agent"))]
     assert pairs == [("b", "x"), ("a", "x"), ("a", "y")]
 
 
-def test_days_are_those_of_the_zone_in_order() -> None:
-    late = quarter("2026-03-28T22:45:00+00:00")  # a quarter to midnight in Berlin
-    rows = [UsageRow(quarter=late + 1, tasks=5), UsageRow(quarter=late, tasks=1), UsageRow(quarter=late + 93, tasks=7)]
-    days = [(row["day"], row["tasks"]) for row in group_rows(rows, ("day",), HERE)]
-    assert days == [("2026-03-28", 1), ("2026-03-29", 5), ("2026-03-30", 7)], "the day of the change has 23 hours"
-    assert [row["day"] for row in group_rows(rows, ("day",), ZoneInfo("UTC"))] == ["2026-03-28", "2026-03-29"]
-    assert group_rows(rows[:1], ("day",), ZoneInfo("Pacific/Chatham"))[0]["day"] == "2026-03-29"
+def test_days_are_in_order() -> None:
+    tasks = [("2026-03-29", 5), ("2026-03-28", 1), ("2026-03-29", 7)]
+    rows = [UsageRow(day=day, tasks=count) for day, count in tasks]
+    assert [(row["day"], row["tasks"]) for row in group_rows(rows, ("day",))] == [("2026-03-28", 1), ("2026-03-29", 12)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "begin", "lengths"),
+    [
+        ("UTC", "2026-03-28T00:00:00+00:00", [96, 96, 96]),
+        ("Europe/Berlin", "2026-03-27T23:00:00+00:00", [96, 92, 96]),
+        ("Asia/Kathmandu", "2026-03-27T18:15:00+00:00", [96, 96, 96]),
+        ("Australia/Lord_Howe", "2026-04-03T13:00:00+00:00", [96, 98, 96]),
+        ("America/Nuuk", "2026-10-24T01:00:00+00:00", [100, 96, 96]),  # the hour before midnight comes twice
+        ("Africa/Cairo", "2026-04-22T22:00:00+00:00", [96, 92, 96]),  # the hour after midnight does not exist
+        ("Pacific/Apia", "2011-12-29T10:00:00+00:00", [96, 96, 96]),  # a whole day does not exist
+    ],
+)
+def test_days_begin_at_midnight_in_the_zone(zone: str, begin: str, lengths: list[int]) -> None:
+    first, here = quarter(begin), ZoneInfo(zone)
+    days = split_days(first, first + sum(lengths), here)
+    assert [after - began for began, after in days] == lengths
+    assert [began for began, _ in days] == [first, *(after for _, after in days[:-1])], "no quarter is missing"
+    for began, after in days:
+        assert find_date(began, here) == find_date(after - 1, here) != find_date(after, here)
+
+
+def test_a_period_may_begin_and_end_within_a_day() -> None:
+    noon = quarter("2026-03-28T12:00:00+01:00")
+    assert split_days(noon, noon + 60, HERE) == [(noon, noon + 48), (noon + 48, noon + 60)]
+    assert split_days(noon, noon, HERE) == []
 
 
 def test_rows_without_a_name_have_none() -> None:
-    (row,) = group_rows([UsageRow(session="", tasks=1), UsageRow(session="", tasks=2)], ("session",), HERE)
+    (row,) = group_rows([UsageRow(session="", tasks=1), UsageRow(session="", tasks=2)], ("session",))
     assert (row["session"], row["tasks"]) == ("", 3)
 
 
 @given(st.lists(spent, max_size=30))
 def test_the_rows_add_up_to_the_total(found: list[UsageRow]) -> None:
-    total, rows = add_up(found), group_rows(found, ("actor", "agent"), HERE)
+    total, rows = add_up(found), group_rows(found, ("actor", "agent"))
     for name in COUNTS:
         assert sum(row[name] for row in rows) == total[name]
     for name in FIGURES:

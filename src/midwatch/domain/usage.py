@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, Literal, NamedTuple, Protocol, get_args
-from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND
 
@@ -21,28 +20,29 @@ QUARTER = 900 * SECOND
 class UsageQuery:
     """Which ended tasks to sum, and what to group them by.
 
-    A task is included if it ended at or after `since` and before `until`.
+    A task is included if it ended at or after `since` and before `until`. Days begin at midnight in `zone`.
     """
 
     since: int
     until: int
     by: tuple[By, ...] = ("actor", "agent")
     session_key: str | None = None
+    zone: tzinfo = UTC
 
 
 class UsageRow(NamedTuple):
     """The summed usage of some ended tasks.
 
-    A field that the query does not group by is None. `quarter` is when the tasks ended, in quarters of an hour since
-    the epoch. `micros` is how long the last attempts of the tasks worked. `untold` tasks reported no usage, `unpriced`
-    tasks reported no cost.
+    A field that the query does not group by is None. `day` is the date on which the tasks ended, such as `2026-03-29`.
+    `micros` is how long the last attempts of the tasks worked. `untold` tasks reported no usage, `unpriced` tasks
+    reported no cost.
     """
 
     actor: str | None = None
     agent: str | None = None
     session: str | None = None
     model: str | None = None
-    quarter: int | None = None
+    day: str | None = None
     tasks: int = 0
     done: int = 0
     failed: int = 0
@@ -59,10 +59,9 @@ class UsageStore(Protocol):
     """Port: the usage of ended tasks."""
 
     async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
-        """Return the usage of the tasks that ended in the period of the query, one row for each group.
+        """Return the usage of the tasks that ended in the period of the query, one row or a few for each group.
 
-        If the query groups by day, a row is for a quarter of an hour, not for a whole day. A task outside a
-        conversation has the session '', and a task without a model has the model ''.
+        A task outside a conversation has the session '', and a task without a model has the model ''.
         """
 
 
@@ -81,33 +80,36 @@ def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
     return total | {"seconds": round(sum(columns.get("micros", ())) / SECOND, 3)}
 
 
-def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+def group_rows(rows: Iterable[UsageRow], by: Sequence[By]) -> list[dict[str, Any]]:
     """Return the sum of each group as JSON data.
 
     The groups are sorted by day if the query groups by day; otherwise the group with the most tasks is first.
     """
-    rows = list(rows)
-    days = _find_days((row.quarter for row in rows), zone) if "day" in by else {}
     parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
-        key = (days[row.quarter] if part == "day" else getattr(row, part) or "" for part in by)
-        parts.setdefault(tuple(key), []).append(row)
+        parts.setdefault(tuple(getattr(row, part) or "" for part in by), []).append(row)
     groups = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
     if "day" in by:
         return sorted(groups, key=lambda group: (group["day"], -group["tasks"], *(group[part] for part in by)))
     return sorted(groups, key=lambda group: (-group["tasks"], *(group[part] for part in by)))
 
 
-def _find_days(quarters: Iterable[int | None], zone: ZoneInfo) -> dict[int | None, str]:
-    """Return the day of each quarter of an hour in a time zone."""
-    days: dict[int | None, str] = {}
-    name, ends = "", 0.0
-    for quarter in sorted({quarter or 0 for quarter in quarters}):
-        began = quarter * QUARTER / SECOND
-        if began >= ends:
-            date = datetime.fromtimestamp(began, zone).date()
-            name, ends = date.isoformat(), datetime.combine(date + timedelta(days=1), time.min, zone).timestamp()
-        days[quarter] = name
+def find_date(quarter: int, zone: tzinfo) -> date:
+    """Return the day of a quarter of an hour in a time zone."""
+    return datetime.fromtimestamp(quarter * QUARTER / SECOND, zone).date()
+
+
+def split_days(first: int, last: int, zone: tzinfo) -> list[tuple[int, int]]:
+    """Split the quarters of an hour from `first` until `last` into days of a time zone.
+
+    Return for each day its first quarter, and the quarter after its last.
+    """
+    days = []
+    while first < last:
+        midnight = datetime.combine(find_date(first, zone) + timedelta(days=1), time.min, zone).timestamp()
+        after = min(max(first + 1, int(midnight * SECOND) // QUARTER), last)
+        days.append((first, after))
+        first = after
     return days
 
 

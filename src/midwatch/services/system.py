@@ -77,8 +77,9 @@ class System:
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
         time_zone = find_zone(zone or host_zone())
-        spent = await self._store.sum_usage(UsageQuery(since=begin, until=end, by=parts, session_key=session_key))
-        rows = group_rows(spent, parts, time_zone)
+        query = UsageQuery(since=begin, until=end, by=parts, session_key=session_key, zone=time_zone)
+        spent = await self._store.sum_usage(query)
+        rows = group_rows(spent, parts)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {
             "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": time_zone.key,

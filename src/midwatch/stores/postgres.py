@@ -48,7 +48,7 @@ PAUSE_SECONDS = 0.003
 """Seconds between two reports to listeners. Commits of other processes within this time are reported together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
-    "-c enable_seqscan=off -c enable_sort=off",
+    "-c enable_seqscan=off -c enable_sort=off -c enable_hashjoin=off -c enable_mergejoin=off",
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,

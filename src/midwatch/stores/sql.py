@@ -6,6 +6,7 @@ written `:name`. These words in braces are replaced:
 - `{task}` and the names of other records: the columns of the record
 - any other name: the statement with this name in `part.sql`
 - `{list:x}`: a subquery that returns the items of the JSON list in the parameter x
+- `{pieces:x}`: a subquery that returns the pieces of a period (`verbs/usage.py`) in the JSON list of the parameter x
 - `{number:x.y}` and `{text:x.y}`: the member y of the JSON object in column x
 - `{by:x}`: a hint that SQLite must use the index x
 - `{among:x}`: a comparison with the rows of the statement x in `part.sql`
@@ -14,9 +15,10 @@ written `:name`. These words in braces are replaced:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
+from itertools import product
 from typing import NamedTuple
 
 from midwatch.base.errors import SchemaTooNew
@@ -35,10 +37,12 @@ SUBSTITUTIONS = {
 
 
 Dialect = Mapping[str, str]
-"""The replacements of `{list:x}`, `{by:x}`, `{among:x}`, `{number:x.y}` and `{text:x.y}` for one kind of database."""
+"""The replacements of `{list:x}` and the other words with a colon for one kind of database."""
 
 SQLITE: Dialect = {
     "list": "(SELECT value FROM json_each(:{}))",
+    "pieces": "(SELECT json_extract(value, '$[0]') AS day, json_extract(value, '$[1]') AS level, "
+    "json_extract(value, '$[2]') AS first, json_extract(value, '$[3]') AS last FROM json_each(:{}))",
     "by": "INDEXED BY {}",
     "among": "IN ({{{}}})",
     "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') AND abs(json_extract({0}, '$.{1}')) < 1e150 "
@@ -47,6 +51,9 @@ SQLITE: Dialect = {
 }
 POSTGRES: Dialect = {
     "list": "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
+    "pieces": "(SELECT CAST(value ->> 0 AS BIGINT) AS day, CAST(value ->> 1 AS BIGINT) AS level, "
+    "CAST(value ->> 2 AS BIGINT) AS first, CAST(value ->> 3 AS BIGINT) AS last "
+    "FROM jsonb_array_elements(CAST(:{} AS jsonb)))",
     "by": "",
     "among": "= ANY (ARRAY({{{}}}))",  # with a subquery the planner may read a whole table in the order of the result
     # a text of PostgreSQL cannot contain NUL, but JSON can
@@ -86,7 +93,7 @@ def load(dialect: Dialect) -> dict[str, str]:
             head, _, statement = block.partition("\n")
             statements[f"{noun}.{head.partition(':')[0]}"] = statement.strip()
 
-    statements |= build_lists()
+    statements |= build_lists() | build_sums(statements.pop("usage.sum"))
 
     def fill(statement: str) -> str:
         while "{" in statement:  # a replacement may contain words in braces, too
@@ -124,6 +131,9 @@ PATHS: Mapping[str, Mapping[str, Path]] = {
 }
 """The ways to read the lists that can be long and have filters."""
 
+USAGE_COLUMNS = ("actor", "agent", "session", "model")
+"""What the sums of usage are grouped by, except the day."""
+
 
 def build_lists() -> dict[str, str]:
     """Return the statements that read a page of a list, for each of `PATHS`.
@@ -149,6 +159,22 @@ def build_lists() -> dict[str, str]:
                     f"event.next_{name}": f"SELECT {{event}} {source} AND {after} AND seq <= :end {page} LIMIT :limit",
                     f"event.next_end_{name}": f"SELECT seq {source} AND {after} ORDER BY seq LIMIT 1 OFFSET :look",
                 }
+    return statements
+
+
+def name_sum(columns: Collection[str]) -> str:
+    """Return the name of the statement that sums usage by these columns."""
+    return "_".join(["usage.sum_by", *(name for name in USAGE_COLUMNS if name in columns)])
+
+
+def build_sums(statement: str) -> dict[str, str]:
+    """Return the statements that sum usage by day and by some columns, for each choice of columns."""
+    statements = {}
+    for wanted in product((False, True), repeat=len(USAGE_COLUMNS)):
+        keys = [name for name, wants in zip(USAGE_COLUMNS, wanted, strict=True) if wants]
+        columns = ", ".join(name if name in keys else "NULL" for name in USAGE_COLUMNS)
+        text = statement.replace("{columns}", columns).replace("{keys}", ", ".join(["day", *keys]))
+        statements[name_sum(keys)] = text
     return statements
 
 

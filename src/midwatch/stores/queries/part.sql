@@ -21,7 +21,7 @@ NOT EXISTS (
 -- session_activity: the running task of a session, its wait, and the number of waiting tasks
 (SELECT id FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
   (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
-  (SELECT count(*) FROM tasks
+  (SELECT count(*) FROM tasks {by:tasks_queue}
     WHERE session_key = sessions.key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:')
 
 -- open_tasks: the ids of the open tasks
@@ -44,10 +44,9 @@ SELECT id FROM handoffs WHERE root_id = :root_id UNION SELECT id FROM handoffs W
 -- worktree_filter: the condition of a `WorktreeFilter`
 status IN {list:statuses}
 
--- usage_groups: what the rows of a query about usage are grouped by
+-- usage_groups: what the rows of a query about usage are grouped by, except the day
 CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
-  CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END,
-  CASE WHEN CAST(:day AS BOOLEAN) THEN start END
+  CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END
 
 -- usage_totals: the sums of a group
 sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), sum(unpriced),

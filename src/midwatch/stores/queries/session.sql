@@ -43,7 +43,7 @@ SELECT key, epoch FROM sessions WHERE live_owner = :owner AND status <> 'closed'
 UPDATE sessions SET epoch = epoch + 1 WHERE key = :key AND live_owner IS NOT NULL
 
 -- live_work: whether a task waits in a session that a process holds
-SELECT 1 FROM sessions JOIN tasks ON tasks.session_key = sessions.key
+SELECT 1 FROM sessions JOIN tasks {by:tasks_queue} ON tasks.session_key = sessions.key
 WHERE sessions.live_owner = :owner AND tasks.status = 'pending' AND substr(tasks.session_key, 1, 3) <> 'bg:'
   AND (tasks.wait IS NULL OR tasks.due_at <= :now)
 LIMIT 1
@@ -73,7 +73,8 @@ ORDER BY updated_at DESC, key LIMIT :limit
 SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running' AND session_key = :key
 
 -- queue: the waiting tasks of a session, in the order in which they will run
-SELECT {task} FROM tasks WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'
+SELECT {task} FROM tasks {by:tasks_queue}
+WHERE session_key = :key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:'
 ORDER BY rank, due_at, id LIMIT 100
 
 -- last_messages: the newest messages, newest first

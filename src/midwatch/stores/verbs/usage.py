@@ -2,66 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from midwatch.domain.session import PRIVATE
-from midwatch.domain.usage import PARTS, QUARTER, UsageQuery, UsageRow
+from midwatch.domain.usage import PARTS, QUARTER, UsageQuery, UsageRow, find_date, split_days
+from midwatch.stores.rows import dumps
+from midwatch.stores.sql import name_sum
 from midwatch.stores.verbs.tx import Tx
 
-TOTALS, DETAILS, DAYS = 0, 1, 2
+TOTALS, QUARTERS, DAYS, FOUR_HOURS = 0, 1, 2, 3
 """The levels of the sums; see the table `usage_sums`."""
-QUARTERS = 96
-"""Quarters of an hour in a day."""
-KEPT_DAYS = 400
-"""The sums are kept for this many days before the newest, so usually longer than the tasks."""
-KEPT = {TOTALS: KEPT_DAYS * QUARTERS, DETAILS: KEPT_DAYS * QUARTERS, DAYS: KEPT_DAYS}
+WIDTHS = {TOTALS: 1, QUARTERS: 1, DAYS: 96, FOUR_HOURS: 16}
+"""How many quarters of an hour a sum of each level contains."""
+KEPT_QUARTERS = 400 * 96
+"""The sums are kept for 400 days before the newest, so usually longer than the tasks."""
 
 
 def sum_usage(tx: Tx, query: UsageQuery) -> list[UsageRow]:
     """Return the sums of whole quarters of an hour, and the usage of the tasks that ended in the parts at both ends."""
     since, until, session = query.since, query.until, query.session_key
-    params: dict[str, Any] = {part: part in query.by for part in PARTS} | {"session_key": session}
     if session is not None and session.startswith(PRIVATE):
-        return _rows(tx, "usage.sum_private", params, since=since, until=until)
+        return _rows(tx, "usage.sum_private", query, since=since, until=until)
     first, last = -(-since // QUARTER), until // QUARTER
     found = []
     if last < first:  # both times are in the same quarter
-        return _rows(tx, "usage.sum_tasks", params, since=since, until=until)
+        return _rows(tx, "usage.sum_tasks", query, since=since, until=until)
     if _has_ended(tx, (first - 1) * QUARTER, since):
-        found += _rows(tx, "usage.sum_tasks", params, since=since, until=first * QUARTER)
+        found += _rows(tx, "usage.sum_tasks", query, since=since, until=first * QUARTER)
     elif since < first * QUARTER:
         first -= 1  # the period begins before the first task of this quarter
     if _has_ended(tx, until, (last + 1) * QUARTER):
-        found += _rows(tx, "usage.sum_tasks", params, since=last * QUARTER, until=until)
+        found += _rows(tx, "usage.sum_tasks", query, since=last * QUARTER, until=until)
     elif last * QUARTER < until:
         last += 1  # the period ends after the last task of this quarter
-    name = "usage.sum" if session is None else "usage.sum_session"
-    if session is None and query.by == ("day",):
-        name = "usage.totals"  # there is nothing to group
-    for level, begin, end in _split(query, first, last):
-        found += _rows(tx, name, params, level=level, first=begin, last=end)
-    return found
+    name = name_sum(query.by) if session is None else "usage.sum_session"
+    return found + _rows(tx, name, query, pieces=dumps(_split(tx, query, first, last)))
 
 
 def prune(tx: Tx) -> None:
     """Remove the sums that are much older than the newest."""
-    tx.run_many("usage.prune", [{"level": level, "kept": kept} for level, kept in KEPT.items()])
+    tx.run_many("usage.prune", [{"level": level, "kept": KEPT_QUARTERS // width} for level, width in WIDTHS.items()])
 
 
-def _split(query: UsageQuery, first: int, last: int) -> list[tuple[int, int, int]]:
-    """Return the levels with the fewest sums for some quarters of an hour, each with its first and last sum."""
+Piece = tuple[int | None, int, int, int]
+"""Sums to read: the first quarter of their day or None, their level, the first sum, and the sum after the last."""
+
+
+def _split(tx: Tx, query: UsageQuery, first: int, last: int) -> list[Piece]:
+    """Split some quarters of an hour into days, if the query groups by day, and these into few sums."""
+    levels = [DAYS, FOUR_HOURS, QUARTERS]
     if query.session_key is None and set(query.by) <= {"day"}:
-        return [(TOTALS, first, last)]
-    first_day, last_day = -(-first // QUARTERS), last // QUARTERS
-    if "day" in query.by or first_day >= last_day:  # a day of the caller's time zone is not a day in UTC
-        return [(DETAILS, first, last)]
-    begin, end = first_day * QUARTERS, last_day * QUARTERS
-    return [(DETAILS, first, begin), (DAYS, first_day, last_day), (DETAILS, end, last)]
+        levels = [TOTALS]
+    if "day" not in query.by:
+        return [(None, *piece) for piece in _cut(first, last, levels)]
+    oldest, newest = tx.row("usage.bounds", {}) or (None, None)
+    if oldest is None or newest is None:
+        return []
+    days = split_days(max(first, oldest), min(last, newest + 1), query.zone)
+    return [(begin, *piece) for begin, after in days for piece in _cut(begin, after, levels)]
+
+
+def _cut(first: int, last: int, levels: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the sums that contain exactly these quarters of an hour, from the first of the levels where possible.
+
+    A day of a time zone is usually not a day in UTC; then both its ends come from the other levels.
+    """
+    if first >= last:
+        return
+    level, finer = levels[0], levels[1:]
+    width = WIDTHS[level]
+    begin, after = -(-first // width), last // width
+    if begin >= after:
+        yield from _cut(first, last, finer)
+        return
+    yield from _cut(first, begin * width, finer)
+    yield level, begin, after
+    yield from _cut(after * width, last, finer)
 
 
 def _has_ended(tx: Tx, since: int, until: int) -> bool:
     return tx.row("usage.ended_between", {"since": since, "until": until}) is not None
 
 
-def _rows(tx: Tx, name: str, params: dict[str, Any], **times: int) -> list[UsageRow]:
-    return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows(name, {**params, **times})]
+def _rows(tx: Tx, name: str, query: UsageQuery, **params: Any) -> list[UsageRow]:
+    """Return the rows of a named query. Its column for the day contains any quarter of an hour of this day."""
+    params |= {part: part in query.by for part in PARTS} | {"session_key": query.session_key}
+    rows = list(tx.rows(name, params))
+    days = {
+        quarter: None if quarter is None else find_date(quarter, query.zone).isoformat()
+        for quarter in {row[4] for row in rows}
+    }
+    return [UsageRow._make((*row[:4], days[row[4]], *map(int, row[5:12]), *row[12:])) for row in rows]
