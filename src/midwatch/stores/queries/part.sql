@@ -49,8 +49,9 @@ CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLE
   CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END
 
 -- usage_totals: the sums of a group
-sum(tasks), sum(done), sum(failed), sum(cancelled), sum(micros), sum(untold), sum(unpriced),
-  sum(input_tokens), sum(output_tokens), sum(cost_usd)
+sum(tasks) AS tasks, sum(done) AS done, sum(failed) AS failed, sum(cancelled) AS cancelled, sum(micros) AS micros,
+  sum(untold) AS untold, sum(unpriced) AS unpriced, sum(input_tokens) AS input_tokens,
+  sum(output_tokens) AS output_tokens, sum(cost_usd) AS cost_usd
 
 -- usage_of_chosen: the usage of each task in `chosen`; a figure so large that sums would overflow is not counted
 SELECT coalesce(creator, '') AS actor, agent,

@@ -3,7 +3,8 @@ WITH chosen AS (
   SELECT creator, agent, session_key, status, started_at, completed_at, usage FROM tasks
   WHERE id IN {list:ids} AND completed_at IS NOT NULL
 ), ended AS MATERIALIZED (
-  {usage_of_chosen}
+  SELECT start, actor, agent, session, model, {usage_totals} FROM ({usage_of_chosen}) AS single
+  GROUP BY start, actor, agent, session, model
 )
 INSERT INTO usage_sums (
   level, start, actor, agent, session, model, tasks, done, failed, cancelled, micros, untold, unpriced, input_tokens,
