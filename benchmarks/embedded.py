@@ -11,13 +11,9 @@ import importlib.util
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,21 +22,17 @@ import psutil
 from benchmarks.harness import (
     NOISY_CORES,
     Failed,
-    clean_environment,
+    Target,
     contend,
     json_line,
     print_table,
-    process,
     quietest,
     sync_milliseconds,
-    tree_seconds,
 )
-from midwatch.base.home import Home
 
 IDLE_SECONDS = 10
 ENDS = 10
 PENDING = 10_000
-READY_SECONDS = 30.0
 NOT_A_DISK_MS = 0.02
 SAME, LEAST = "bare sqlite3 loop, the same rows", "bare sqlite3 loop, the least rows"
 OURS, OURS_SERIAL = "midwatch, 64 in flight", "midwatch, 1 in flight"
@@ -77,22 +69,6 @@ QUICK = 4
 """A quick run has this many times fewer tasks."""
 
 
-class Target(NamedTuple):
-    """The target of a figure."""
-
-    figure: str
-    at_least: bool
-    limit: float
-    meaning: str
-
-    def is_met_by(self, value: float) -> bool:
-        """Return whether the value meets the target."""
-        return value >= self.limit if self.at_least else value <= self.limit
-
-    def __str__(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
-
-
 TARGETS = (
     Target("ratio_dbos", True, 12, "64 in flight, times DBOS's queue at its best setting"),
     Target("ratio_raw", True, 0.36, "64 in flight, times a bare sqlite3 loop writing the same rows"),
@@ -100,13 +76,10 @@ TARGETS = (
     Target("ratio_dbos_serial", True, 6, "1 in flight, times DBOS's queue at its best setting"),
     Target("latency_p50_ms", False, 2, "idle: submit to agent called, median"),
     Target("latency_p99_ms", False, 10, "idle: submit to agent called, 99th percentile"),
-    Target("idle_cpu_percent", False, 1, "idle: part of one core, library"),
-    Target("server_idle_cpu_percent", False, 1, "idle: part of one core, server"),
+    Target("idle_cpu_percent", False, 1, "idle: part of one core"),
     Target("claim_10000_ms", False, 2, "one durable claim with 10 000 pending"),
     Target("cancel_s", False, 1, "a cancel by another process to the program's end, at most"),
     Target("overrun_s", False, 1, "past its timeout to the end of a program that ignores signals, at most"),
-    Target("start_help_s", False, 0.3, "`midwatch --help`"),
-    Target("server_ready_s", False, 1.5, "`midwatch up` to its first answer"),
 )
 
 Runs = dict[str, list[dict[str, Any]]]
@@ -186,87 +159,22 @@ def throughput_figures(runs: Runs) -> dict[str, Any]:
     }
 
 
-# -- the program and its server ----------------------------------------------------------------------------------
+# -- other figures -----------------------------------------------------------------------------------------------
 
 
-def program() -> str | None:
-    """Return the path of the installed `midwatch`, or None."""
-    path = Path(sys.executable).parent / "midwatch"
-    return str(path) if path.exists() and importlib.util.find_spec("midwatch.cli.main") else None
-
-
-def help_seconds(command: str, times: int) -> float:
-    """Return the median time of `midwatch --help`."""
-    took = []
-    for _ in range(times):
-        began = time.perf_counter()
-        with process([command, "--help"], stdout=subprocess.DEVNULL) as child:
-            if child.wait(60) != 0:
-                raise Failed("`midwatch --help` failed.")
-            took.append(time.perf_counter() - began)
-    return statistics.median(took)
-
-
-@contextmanager
-def server(command: str, home: Path) -> Iterator[tuple[int, float]]:
-    """Start a server for the block and yield its pid and the seconds until its first answer."""
-    environment = {**clean_environment(), "MIDWATCH_HOME": str(home)}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    began = time.perf_counter()
-    with process([command, "up", "--port", "0"], env=environment, **quiet) as child:
-        while not answers(home):
-            if child.poll() is not None or time.perf_counter() - began > READY_SECONDS:
-                raise Failed("`midwatch up` did not start; try it by hand.")
-            time.sleep(0.005)
-        yield child.pid, time.perf_counter() - began
-        os.kill(child.pid, signal.SIGTERM)
-        child.wait(30)
-
-
-def answers(home: Path) -> bool:
-    """Return whether the server of this home answers."""
-    if not (home / "run").exists():
-        return False
-    info = Home(home).server()
-    if info is None:
-        return False
-    try:
-        with urllib.request.urlopen(f"{info.url}/api/v1/health", timeout=1) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
-
-
-def program_figures(folder: Path, rounds: int, idle_seconds: int) -> dict[str, Any]:
-    """Return start-up and idle figures; those of the program only if it is installed."""
-    figures: dict[str, Any] = {}
-    command = program()
-    print("start-up, idle CPU, claim, ends ...", file=sys.stderr)
-    if command is None:
-        print("`midwatch` is not installed beside this Python: its start-up and its server are not measured.")
-        figures["idle_cpu_percent"] = contend("ours", "idle", folder / "idle", idle_seconds)["cpu_percent"]
-    else:
-        figures["start_help_s"] = help_seconds(command, 2 * rounds + 1)
-        ready = []
-        for number in range(rounds):
-            with server(command, folder / f"up{number}") as (pid, took):
-                ready.append(took)
-                if number == rounds - 1:
-                    figures.update(idle_figures(folder, pid, idle_seconds))
-        figures["server_ready_s"] = statistics.median(ready)
+def other_figures(folder: Path, idle_seconds: int) -> dict[str, Any]:
+    """Return the figures of an idle runtime, of a claim, and of programs that are ended."""
+    print("idle CPU, claim, ends ...", file=sys.stderr)
+    idle = contend("ours", "idle", folder / "idle", idle_seconds)
     claimed = fresh(folder, "ours", "claim", PENDING)
-    figures["claim_10000_ms"] = claimed["one_ms"]
-    figures["claim_64_of_10000_ms"] = claimed["sixty_four_ms"]
     end_times = fresh(folder, "ours", "ends", ENDS)
-    return {**figures, "cancel_s": end_times["cancel_s"], "overrun_s": end_times["overrun_s"]}
-
-
-def idle_figures(folder: Path, pid: int, seconds: int) -> dict[str, Any]:
-    """Return the percentage of a core that an idle runtime and an idle server use at the same time."""
-    used, began = tree_seconds(pid), time.perf_counter()
-    library = contend("ours", "idle", folder / "idle", seconds)["cpu_percent"]
-    share = (tree_seconds(pid) - used) / (time.perf_counter() - began) * 100
-    return {"idle_cpu_percent": library, "server_idle_cpu_percent": share}
+    return {
+        "idle_cpu_percent": idle["cpu_percent"],
+        "claim_10000_ms": claimed["one_ms"],
+        "claim_64_of_10000_ms": claimed["sixty_four_ms"],
+        "cancel_s": end_times["cancel_s"],
+        "overrun_s": end_times["overrun_s"],
+    }
 
 
 # -- output ------------------------------------------------------------------------------------------------------
@@ -353,7 +261,7 @@ def main() -> None:
             runs = measure(folder, rounds, options.quick)
             print_rounds(runs)
             idle_seconds = IDLE_SECONDS // QUICK if options.quick else IDLE_SECONDS
-            figures = {**throughput_figures(runs), **program_figures(folder, rounds, idle_seconds)}
+            figures = {**throughput_figures(runs), **other_figures(folder, idle_seconds)}
         except Failed as problem:
             sys.exit(f"The benchmark could not be finished: {problem}")
     figures["disk_sync_ms"] = sync

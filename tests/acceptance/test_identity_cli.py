@@ -59,7 +59,7 @@ async def check_token_commands(home: Path) -> None:
     missing = midwatch(home, "token", "revoke", "ci", "--json")
     assert (missing.returncode, code_of(missing)) == (3, "not_found")
     wrong = midwatch(home, "token", "create", "--name", "x", "--role", "king", "--json")
-    assert (wrong.returncode, code_of(wrong)) == (2, "invalid_input")
+    assert (wrong.returncode, code_of(wrong)) == (2, "usage")
     assert "create" in midwatch(home, "token").stdout
 
 

@@ -550,7 +550,7 @@ async def test_pruned_events_are_reported(either: Path) -> None:
 BAD_INPUT = [
     (2, ("approvals", "--status", "x"), "'pending', 'granted', 'denied', 'expired', 'all'"),
     (2, ("tasks", "--before", "nope"), "the id of a task"),
-    (2, ("tasks", "--status", "x"), "'pending', 'running', 'done', 'failed' or 'cancelled'"),
+    (2, ("tasks", "--status", "x"), "'pending', 'running', 'done', 'failed', 'cancelled'"),
     (2, ("events", "--kind", "task_finishd"), "did you mean task_finished"),
     (2, ("events", "--kind", "nope"), "task_finished"),
     (2, ("events", "--before", "5", "--follow"), "cannot be used with --after or --follow"),

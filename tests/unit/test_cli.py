@@ -27,17 +27,19 @@ from midwatch.cli.main import execute, report_error
 from midwatch.cli.server import last_line
 from midwatch.cli.status import describe_attention
 from midwatch.cli.tasks import SUBMISSION, describe_task
+from midwatch.cli.token import TokenRole
 from midwatch.cli.usage import Part, describe_usage, parse_moment
 from midwatch.cli.watch import Watch, describe_end, describe_event
-from midwatch.domain import approval, usage
+from midwatch.domain import approval, identity, usage
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
+from midwatch.domain.task import STATUSES
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
-    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "version", "agents", "session", "agentapi",
-    "worktree", "token", "automation", "goal", "handoff", "rules",
+    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version", "agents",
+    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")
@@ -112,17 +114,6 @@ def test_help_of_other_commands_needs_no_definitions_of_records(command: str) ->
     assert result.stdout.splitlines()[-1] == "False"
 
 
-def test_a_shell_can_complete_the_commands_of_a_group() -> None:
-    env = {
-        **os.environ,
-        "_MIDWATCH_COMPLETE": "bash_complete",
-        "COMP_WORDS": "midwatch automation ad",
-        "COMP_CWORD": "2",
-    }
-    result = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
-    assert result.stdout.split() == ["plain,add"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -136,6 +127,9 @@ def test_a_shell_can_complete_the_commands_of_a_group() -> None:
         (["approvals", "--status", "x"], "'x' is not one of 'pending', 'granted', 'denied', 'expired', 'all'"),
         (["usage", "--by", "week"], "'week' is not one of 'actor', 'agent', 'session', 'model', 'day'"),
         (["tasks", "--limit", "501"], "--limit"),
+        (["tasks", "--status", "x"], "'x' is not one of 'pending', 'running', 'done', 'failed', 'cancelled'"),
+        (["token", "create", "--name", "x", "--role", "y"], "'y' is not one of 'viewer', 'operator', 'owner'"),
+        (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
     ],
 )
 def test_wrong_usage_prints_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
@@ -437,6 +431,8 @@ def test_attention_is_short() -> None:
 def test_the_status_option_accepts_every_status() -> None:
     assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
     assert get_args(Part) == usage.PARTS
+    assert get_args(options.TaskStatus) == STATUSES
+    assert get_args(TokenRole) == get_args(identity.TokenRole)
 
 
 def test_since_is_a_duration_or_a_time() -> None:

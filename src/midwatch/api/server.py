@@ -15,7 +15,6 @@ from typing import cast
 import uvicorn
 from starlette.applications import Starlette
 
-from midwatch.api.app import create_app
 from midwatch.api.protocol import Connection, Limits, Shared
 from midwatch.api.sse import Streams
 from midwatch.base.errors import BadConfig, MidwatchError, PortInUse
@@ -62,6 +61,8 @@ class Server(uvicorn.Server):
 
 async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -> None:
     """Answer requests that the agents of a desk send, until `stopping` is set. For a desk without its own server."""
+    from midwatch.api.app import create_app  # slow to import, and the server of one agent does not need it
+
     await Server(create_app(desk), stopping, lambda: None, Limits(connections=MAX_AGENT_CONNECTIONS)).serve([listener])
 
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "backup": ("backup.backup", "Back up the database to a file while tasks run."),
     "restore": ("backup.restore", "Restore a backup into an empty database; --force replaces existing data."),
     "migrate": ("backup.migrate", "Copy this home's SQLite data to an empty PostgreSQL database."),
+    "completion": ("completion.completion", "Print the script for shell completion."),
     "version": ("app.version", "Print the version."),
     "agents": ("agents.app", "List agents and their problems."),
     "session": ("sessions.app", "Talk to an agent from a script: new, show, send, interrupt, restart, close."),

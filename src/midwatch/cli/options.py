@@ -13,6 +13,7 @@ from midwatch.cli.parameters import Argument, Option
 if TYPE_CHECKING:
     from midwatch.domain.fields import Field, Input
 
+TaskStatus = Literal["pending", "running", "done", "failed", "cancelled"]
 ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]
 AutomationStatus = Literal["active", "paused", "deleted", "all"]
 GoalStatus = Literal["waiting_for_session", "active", "paused", "complete", "timeout", "all"]
@@ -39,7 +40,7 @@ OptionalGoalId = Annotated[
 
 Limit = Annotated[int, Option("--limit", "-n", min=1, max=500, help="Maximum number of results.")]
 ShortLimit = Annotated[int, Option("--limit", "-n", min=1, max=200, help="Maximum number of results.")]
-Statuses = Annotated[list[str] | None, Option("--status", "-s", help="Only with this status. Repeatable.")]
+Statuses = Annotated[list[TaskStatus] | None, Option("--status", "-s", help="Only with this status. Repeatable.")]
 OfAgent = Annotated[str | None, Option("--agent", "-a", help="Only for this agent.")]
 OfTask = Annotated[str | None, Option("--task", "-t", metavar="ID", help="Only for this task.")]
 

@@ -42,6 +42,8 @@ class Option:
         default = {} if required or (repeatable and not parameter.default) else {"default": parameter.default}
 
         def convert(ctx: click.Context, own: click.Parameter, value: Any) -> Any:
+            if ctx.resilient_parsing:  # a shell completes the line: nothing is read or checked
+                return value
             if repeatable:
                 value = list(value) if value else parameter.default
             return self._callback(value) if self._callback else value

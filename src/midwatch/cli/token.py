@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
@@ -12,6 +12,7 @@ from midwatch.cli.parameters import Argument, Option
 if TYPE_CHECKING:
     from midwatch.wire.identity import NewToken
 
+TokenRole = Literal["viewer", "operator", "owner"]
 HEADERS = ("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE")
 
 app = Group("Create, list and revoke access tokens.")
@@ -21,7 +22,7 @@ app = Group("Create, list and revoke access tokens.")
 async def create(
     desk: Desk,
     name: Annotated[str, Option("--name", help="Name of the token, such as ci.")],
-    role: Annotated[str, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
+    role: Annotated[TokenRole, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
     actor: Annotated[str | None, Option("--actor", help="Actor of the token's requests. Default: its name.")] = None,
 ) -> Reply:
     """Create a token. The secret is printed only once and is not stored."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 to one server, on connections that stay open. It needs only the standard library, so that it loads fast."""
+"""HTTP/1.1 to one server, on connections that stay open. httptools, which loads fast, parses the replies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
@@ -32,13 +34,6 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Head(NamedTuple):
-    """The status and the headers of a reply. The names of headers are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-
-
 class Server:
     """The connections to the server at a URL such as `https://host:7171`."""
 
@@ -61,22 +56,22 @@ class Server:
 
     async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
         """Send a request and return the whole reply. Raise Lost if there is none."""
-        async with self.stream(method, target, headers, body) as (head, pieces):
-            return Answer(head.status, b"".join([piece async for piece in pieces]))
+        async with self.stream(method, target, headers, body) as (status, pieces):
+            return Answer(status, b"".join([piece async for piece in pieces]))
 
     @asynccontextmanager
     async def stream(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", silence: float = SILENT_SECONDS
-    ) -> AsyncIterator[tuple[Head, AsyncGenerator[bytes, None]]]:
-        """Send a request, and yield the head of the reply and the pieces of its body as they arrive.
+    ) -> AsyncIterator[tuple[int, AsyncGenerator[bytes, None]]]:
+        """Send a request, and yield the status of the reply and the pieces of its body as they arrive.
 
         Raise Lost if the connection is lost, or if the server sends nothing for `silence` seconds.
         """
         connection = await self._connect()
         try:
-            head = await connection.send(method, target, {"host": self._host, **headers}, body)
-            async with aclosing(connection.read_body(head, silence)) as pieces:
-                yield head, pieces
+            reply = await connection.send(method, target, {"host": self._host, **headers}, body)
+            async with aclosing(connection.read_body(reply, silence)) as pieces:
+                yield reply.status, pieces
         finally:
             if connection.reusable and len(self._idle) < MAX_IDLE:
                 self._idle.append(connection)
@@ -123,51 +118,76 @@ class Connection:
         with suppress(OSError):  # it was lost already
             await self._writer.wait_closed()
 
-    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Head:
-        """Send a request and return the head of the reply."""
+    async def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Send a request and return the reply when its head has arrived."""
         self.reusable = False
+        reply, left = Reply(), MAX_HEAD
         length = {} if method == "GET" else {"content-length": str(len(body))}
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **length}.items())]
         with report_loss():
             self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
             async with asyncio.timeout(SILENT_SECONDS):
                 await self._writer.drain()
-                while (head := parse_head(await self._reader.readuntil(b"\r\n\r\n"))).status < 200:
-                    pass  # an informational reply comes before the real one
-        return head
+                while not reply.status:
+                    data = await self._reader.read(left)
+                    if not data:
+                        raise EOFError("the connection was closed" if left else "the head is too long")
+                    left -= len(data)
+                    reply.parser.feed_data(data)
+        return reply
 
-    async def read_body(self, head: Head, silence: float) -> AsyncGenerator[bytes, None]:
+    async def read_body(self, reply: Reply, silence: float) -> AsyncGenerator[bytes, None]:
         """Yield the pieces of the body. Without a length the body ends with the connection."""
-        length = head.headers.get("content-length")
         with report_loss():
-            if head.headers.get("transfer-encoding", "").lower() == "chunked":
-                while size := int((await self._read_line(silence)).partition(b";")[0], 16):
-                    async with asyncio.timeout(silence):
-                        chunk = await self._reader.readexactly(size + 2)
-                    yield chunk[:-2]
-                while await self._read_line(silence):
-                    pass  # headers may follow the last chunk
-            elif length is None and head.status not in (204, 304):
-                while piece := await self._read(PIECE, silence):
+            while True:
+                for piece in reply.take_pieces():
                     yield piece
-                return
-            else:
-                left = int(length or 0)
-                while left:
-                    piece = await self._read(min(left, PIECE), silence)
-                    if not piece:
-                        raise EOFError("the connection was closed")
-                    left -= len(piece)
-                    yield piece
-        self.reusable = head.headers.get("connection", "").lower() != "close"
+                if reply.is_complete:
+                    break
+                async with asyncio.timeout(silence):
+                    data = await self._reader.read(PIECE)
+                if not data and reply.has_length:
+                    raise EOFError("the connection was closed")
+                if not data:
+                    return
+                reply.parser.feed_data(data)
+        self.reusable = reply.keeps_connection
 
-    async def _read(self, size: int, silence: float) -> bytes:
-        async with asyncio.timeout(silence):
-            return await self._reader.read(size)
 
-    async def _read_line(self, silence: float) -> bytes:
-        async with asyncio.timeout(silence):
-            return (await self._reader.readuntil(b"\n")).rstrip()
+class Reply:
+    """A reply while it arrives. The `parser` calls the methods `on_...`; `status` is 0 until the head has arrived."""
+
+    def __init__(self) -> None:
+        self.parser = HttpResponseParser(self)
+        self.status = 0
+        self.has_length = False
+        self.is_complete = False
+        self.keeps_connection = False
+        self._pieces: list[bytes] = []
+
+    def take_pieces(self) -> list[bytes]:
+        """Return the pieces of the body that have arrived since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            raise ValueError("there is something after the reply")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"content-length" or (name.lower() == b"transfer-encoding" and b"chunked" in value.lower()):
+            self.has_length = True
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        self.status = status if status >= 200 else 0  # an informational reply comes before the real one
+
+    def on_body(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        self.is_complete = self.status > 0
+        self.keeps_connection = self.parser.should_keep_alive()  # the parser forgets this after the call
 
 
 @contextmanager
@@ -177,18 +197,8 @@ def report_loss() -> Iterator[None]:
         yield
     except TimeoutError:
         raise Lost("no reply in time") from None
-    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
-        raise Lost(type(problem).__name__) from None
-
-
-def parse_head(head: bytes) -> Head:
-    """Return the status and the headers of a reply. Raise ValueError if it is not HTTP."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, status = first.split(" ", 2)[:2]
-    if not version.startswith("HTTP/1."):
-        raise ValueError("not HTTP/1")
-    pairs = (line.partition(":") for line in lines if line)
-    return Head(int(status), {name.strip().lower(): value.strip() for name, _, value in pairs})
+    except (OSError, EOFError, ValueError, HttpParserError, HttpParserUpgrade) as problem:
+        raise Lost(str(problem) or type(problem).__name__) from None
 
 
 class Messages:

@@ -120,11 +120,11 @@ class EventCalls(Transport):
         if after is not None:
             headers["last-event-id"] = str(after)
         target = PREFIX + add_query("/events", drop_none(query))
-        async with self._server.stream("GET", target, headers, silence=QUIET_SECONDS) as (head, pieces):
-            if head.status >= 500:
+        async with self._server.stream("GET", target, headers, silence=QUIET_SECONDS) as (status, pieces):
+            if status >= 500:
                 raise Lost("the server is stopping")
-            if head.status >= 400:
-                raise error_of(Answer(head.status, b"".join([piece async for piece in pieces])))
+            if status >= 400:
+                raise error_of(Answer(status, b"".join([piece async for piece in pieces])))
             yield None
             messages = Messages()
             async for piece in pieces:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import uvloop
 
-from midwatch.api.app import create_app
 from midwatch.api.protocol import Limits
 from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_url
 from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT, Home, ServerInfo
@@ -73,6 +72,8 @@ def write_log(settings: Settings) -> None:
 async def _serve(
     settings: Settings, home: Home, listener: socket.socket, started: Callable[[ServerInfo, Runtime], None]
 ) -> None:
+    from midwatch.api.app import create_app  # slow to import, and the server of one agent does not need it
+
     stopping = asyncio.Event()
     on_signals(stopping)
     info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__, settings.owner_access)

@@ -176,13 +176,16 @@ class Screen:
         terminal.on_reply(self._reply)
         terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)
         bell = lambda *_: self._signal(Signal("bell"))  # noqa: E731
-        for option, ctype, handler in (
+        handlers = (
             (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._change_title),
             (lib.GHOSTTY_TERMINAL_OPT_BELL, "GhosttyTerminalBellFn", bell),
             (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._report_progress),
             (lib.GHOSTTY_TERMINAL_OPT_COLOR_SCHEME, "GhosttyTerminalColorSchemeFn", self._report_scheme),
             (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._report_size),
-        ):
+        )
+        # the library parses all its declarations again for each text about types, so there is only one text
+        types = ffi.typeof(f"void(*)({', '.join(name for _, name, _ in handlers)})").args
+        for (option, _, handler), ctype in zip(handlers, types, strict=True):
             callback = ffi.callback(ctype, handler, onerror=terminal._on_cb_err)
             self._kept.append(callback)  # the library does not keep a reference to them
             lib.ghostty_terminal_set(terminal._t[0], option, callback)
