@@ -27,7 +27,7 @@ from midwatch.agents.local import LocalOptions
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalOptions
 from midwatch.agents.terminal.profiles import PROFILES as TERMINALS
-from midwatch.agents.terminal.profiles import SOURCES
+from midwatch.agents.terminal.profiles import find_version
 from midwatch.api.agentapi.app import pages, router
 from midwatch.api.agentapi.place import BELOW
 from midwatch.api.permissions import Permission, list_permissions
@@ -287,7 +287,7 @@ PLACES = {
 def meanings() -> str:
     """Return a table of the texts on screens that mean a failure."""
     rows = [
-        (f"`{name}`", SOURCES[name], PLACES[row.where], f"`{row.text}`" if row.text else "any", RESULTS[row.what])
+        (f"`{name}`", find_version(name), PLACES[row.where], f"`{row.text}`" if row.text else "any", RESULTS[row.what])
         for name, profile in TERMINALS.items()
         for row in profile.meanings
     ]

@@ -21,7 +21,7 @@ from midwatch.agents.registry import build
 from midwatch.agents.streams.faults import NotSignedIn
 from midwatch.agents.terminal import meaning, sending
 from midwatch.agents.terminal.extract import read_lines
-from midwatch.agents.terminal.profiles import PROFILES, SOURCES
+from midwatch.agents.terminal.profiles import PROFILES, find_version
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Report, Watch
 from midwatch.base.clock import SECOND
@@ -200,7 +200,7 @@ def test_recorded_failures_are_understood(name: str, kind: str) -> None:
     )  # fmt: skip
     found = next(filter(None, finds))
     assert type(meaning.make_problem(profile, found, NOW)) is KINDS[RECORDED[name][kind]]
-    assert about["version"] == SOURCES[name]
+    assert about["version"] == find_version(name)
 
 
 def test_a_program_may_wait_for_a_limit_for_two_minutes() -> None:

@@ -15,8 +15,9 @@ from midwatch.cli.connection import home_path
 from midwatch.cli.output import clean, note
 
 UNEXPECTED = 70
-OBJECTS = 20_000
-"""The number of new objects after which Python looks for garbage. By default a server needs 6 % longer to start."""
+OBJECTS = 300_000
+"""The number of new objects after which Python looks for garbage: more than a start makes. By default, servers need a
+tenth longer to start. A process that runs tasks sets its own number (`midwatch.runtime.runtime`)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -80,7 +80,7 @@ class Runtime(Desk):
         place = Home(settings.home)
         place.prepare(settings.owner_access)
         up = place.claim_up() if role == "up" else None
-        if role in ("up", "worker"):
+        if role != "library":  # the process belongs to midwatch
             collect_garbage_seldom()
         try:
             store = await open_store(settings, place)

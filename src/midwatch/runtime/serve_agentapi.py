@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import uvloop
 
-from midwatch.agents.acp.profiles import PROFILES as ACP_PROFILES
 from midwatch.agents.registry import build
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.api.agentapi import statefile
@@ -33,11 +32,13 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
 from midwatch.programs.scratch import ScratchFolder
 from midwatch.runtime.loop_monitor import LoopMonitor
-from midwatch.runtime.runtime import Runtime
+from midwatch.runtime.runtime import Runtime, collect_garbage_seldom
 from midwatch.runtime.serve import limit_connections, on_signals, write_log
 
 HOST = "127.0.0.1"
 FOR_EVER = 365 * 86400.0
+COLLECT_SECONDS = 1.0
+"""Seconds after the start until garbage is collected, so that the start is quick."""
 PROMPT_SECONDS = 2.0
 """Seconds in which standard input must end, so that its text is sent before clients can send messages."""
 
@@ -93,6 +94,8 @@ def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
 def build_agent(options: ServerOptions) -> Agent:
     """Return the agent that the command line describes."""
     if options.acp:
+        from midwatch.agents.acp.profiles import PROFILES as ACP_PROFILES
+
         known = {"profile": options.agent_type} if options.agent_type in ACP_PROFILES else {}
         return build(options.agent_type, "acp", {"argv": options.argv, **known})
     argv = add_profile_flags(options.argv, PROFILES[options.agent_type].argv)
@@ -137,6 +140,7 @@ async def _serve(
             limits = Limits(connections=limit_connections(settings))
             server = Server(app, stopping, lambda: started(local_url(HOST, listener)), limits)
             waiting = asyncio.create_task(_stop_with_program(follower, stopping))
+            asyncio.get_running_loop().call_later(COLLECT_SECONDS, collect_garbage_seldom)
             with LoopMonitor(settings.loop_limit, desk.count_standstill):
                 await server.serve([listener])
             waiting.cancel()
