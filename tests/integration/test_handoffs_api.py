@@ -438,3 +438,33 @@ async def test_handoffs_of_a_cancelled_agent_are_cancelled(one_slot: Served, cal
         while not caller.free:
             await asyncio.sleep(0.01)
     assert caller.free == 1 and caller.replies == []
+
+
+@pytest.mark.parametrize(("polls", "limits", "outcome"), [
+    (1, {"timeout": 1.5}, "timeout"), (1, {"budget": {"seconds": 1.5}}, "budget"), (2, {}, "ok"),
+])  # fmt: skip
+async def test_a_poll_while_the_turn_waits_for_its_slot_changes_no_limit(
+    home: Path, polls: int, limits: dict[str, Any], outcome: str
+) -> None:
+    async def work(prompt: str) -> str:
+        await asyncio.sleep(1)  # meanwhile it has the only slot
+        return "worked"
+
+    async def source(prompt: str, turn: Any) -> str:
+        async with client(served.url, turn.env["MIDWATCH_TOKEN"]) as http:
+            body = {"to": "target", "task": {"description": "d"}, "wait": 0.05}
+            handoff = (await http.post("/handoffs", json=body)).json()
+            for _ in range(polls):
+                await asyncio.sleep(0.3)  # an agent that polls less often than `linger`
+                await http.get(f"/handoffs/{handoff['id']}", params={"wait": 0.05})
+        await asyncio.sleep(60 if limits else 0)
+        return "done"
+
+    functions = {"source": source, "target": work}
+    agents = {name: FunctionAgent(name, run, on_loop=True, terms=SUBMITS) for name, run in functions.items()}
+    async with serve_agents(home, agents, slots=1) as served:
+        handoffs, slots = served.runtime.handoffs, worker_of(served.runtime).slots
+        handoffs.limits = handoffs.limits._replace(linger=0.05)
+        task = await served.post("/tasks", {"prompt": "p", "agent": "source", **limits})
+        assert (await served.wait_for_end(task["id"]))["outcome"] == outcome
+        assert await eventually(lambda: (slots.free(), slots._paused) == (1, 0))

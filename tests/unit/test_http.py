@@ -192,6 +192,38 @@ async def test_a_connection_that_the_server_has_closed_is_replaced() -> None:
         assert await get(client) == (200, b"hi")
         for writer in raw.open:
             writer.close()
-        assert await eventually(lambda: all(connection.is_closed() for connection in client._idle))
+        assert await eventually(lambda: all(idle._reader.at_eof() for idle in client._idle))
         assert await get(client) == (200, b"hi")
         assert raw.connections == 2
+
+
+async def test_bytes_that_arrive_between_two_requests_are_no_reply() -> None:
+    async with serve(WHOLE) as (raw, client):
+        assert (await client.request("GET", "/", {})).body == b"hi"
+        (writer,) = raw.open
+        writer.write(OK + b"Content-Length: 3\r\n\r\nold")
+        await writer.drain()
+        (idle,) = client._idle
+        assert await eventually(lambda: len(idle._reader._buffer) > 0)  # type: ignore[attr-defined]
+        assert (await client.request("GET", "/", {})).body == b"hi"
+        assert raw.connections == 2
+
+
+async def test_the_body_of_an_informational_reply_is_skipped() -> None:
+    async with serve(b"HTTP/1.1 150 Odd\r\nContent-Length: 2\r\n\r\nno" + WHOLE) as (_, client):
+        assert (await client.request("GET", "/", {})).body == b"hi"
+
+
+async def test_a_name_that_no_host_can_have_is_unreachable() -> None:
+    with pytest.raises(Unreachable):
+        await Server("http://a..b:1").request("GET", "/", {})
+
+
+def test_a_long_line_of_a_stream_may_arrive_in_many_pieces() -> None:
+    messages, long = http.Messages(), b"x" * 1000
+    found = [
+        m
+        for piece in (b"event: a\nda", b"ta: ", *[long] * 300, b"\r\n\nda", b"ta: y\n\n")
+        for m in messages.read(piece)
+    ]
+    assert found == [("a", long * 300), ("message", b"y")]

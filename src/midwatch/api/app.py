@@ -15,7 +15,7 @@ from midwatch.api.agentapi.mount import mount as mount_agentapi
 from midwatch.api.guard import HEADERS as GUARD_HEADERS
 from midwatch.api.guard import Guard
 from midwatch.api.permissions import Permissions, needs
-from midwatch.api.reply import HANDLERS, Problem, describe_problem, make_problem
+from midwatch.api.reply import HANDLERS, Problem, describe_problem, drop_references, make_problem
 from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
@@ -57,6 +57,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
 async def handle_http_error(request: Request, error: Exception) -> Response:
     """Reply to an unknown path, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
+    drop_references(error)
     if error.status_code == 400:
         return make_problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")

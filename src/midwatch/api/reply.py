@@ -98,6 +98,17 @@ def explain_invalid(error: RequestValidationError) -> InvalidInput:
     return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)
 
 
+def drop_references(error: BaseException | None) -> None:
+    """Drop what the error of a request refers to, so that a large body is freed at once.
+
+    The error and its traceback refer to each other, and the garbage collector would free them much later.
+    """
+    while error is not None:
+        following = error.__cause__ or error.__context__
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        error = following
+
+
 async def handle_error(request: Request, error: Exception) -> Response:
     """Reply to a request that failed with a MidwatchError."""
     assert isinstance(error, MidwatchError)
@@ -107,7 +118,9 @@ async def handle_error(request: Request, error: Exception) -> Response:
 async def handle_invalid(request: Request, error: Exception) -> Response:
     """Reply to a request with a wrong field or body."""
     assert isinstance(error, RequestValidationError)
-    return make_problem(explain_invalid(error))
+    problem = make_problem(explain_invalid(error))
+    drop_references(error)
+    return problem
 
 
 HANDLERS: Any = {MidwatchError: handle_error, RequestValidationError: handle_invalid}

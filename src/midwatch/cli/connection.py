@@ -94,7 +94,8 @@ def find_remote_server() -> tuple[str, str] | None:
     url, token = os.environ.get("MIDWATCH_URL"), os.environ.get("MIDWATCH_TOKEN")
     if not url or not token:
         return None
-    if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
+    port = re.search(r":(\d+)/?$", url)
+    if not re.fullmatch(r"https?://[^\s/?#]+/?", url) or (port and int(port[1]) > 65535):
         raise BadConfig(f"MIDWATCH_URL is {url!r}; write it as https://host or http://host:port.")
     return url.rstrip("/"), token.strip()
 

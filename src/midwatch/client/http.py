@@ -81,7 +81,7 @@ class Server:
     async def _connect(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed():
+            if await connection.is_silent():
                 return connection
             connection.abort()
         tls: Any = None
@@ -92,7 +92,7 @@ class Server:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return Connection(*await asyncio.open_connection(*self._address, ssl=tls, limit=MAX_HEAD))
-        except (OSError, TimeoutError) as problem:
+        except (OSError, ValueError, TimeoutError) as problem:  # ValueError: the name of the host is not valid
             raise Unreachable(str(problem) or "no reply") from None
 
 
@@ -104,9 +104,16 @@ class Connection:
         self._writer = writer
         self.reusable = False
 
-    def is_closed(self) -> bool:
-        """Return whether the server has closed the connection."""
-        return self._reader.at_eof() or self._writer.is_closing()
+    async def is_silent(self) -> bool:
+        """Return whether the connection is open and the server has sent nothing since the last reply."""
+        try:
+            async with asyncio.timeout(0):
+                await self._reader.read(1)  # returns at once if there is a byte, or if the connection is closed
+        except TimeoutError:
+            return not self._writer.is_closing()
+        except OSError:
+            pass
+        return False
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -183,7 +190,8 @@ class Reply:
         self.status = status if status >= 200 else 0  # an informational reply comes before the real one
 
     def on_body(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+        if self.status:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         self.is_complete = self.status > 0
@@ -207,11 +215,15 @@ class Messages:
     def __init__(self) -> None:
         self._kind = "message"
         self._data: list[bytes] = []
-        self._rest = b""
+        self._rest: list[bytes] = []
 
     def read(self, piece: bytes) -> Iterator[tuple[str, bytes]]:
         """Yield the kind and the data of each message that this piece completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        self._rest.append(piece)
+        if b"\n" not in piece:
+            return
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest = [rest]
         for line in lines:
             name, _, value = line.rstrip(b"\r").partition(b":")
             if name == b"event":

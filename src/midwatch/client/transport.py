@@ -43,6 +43,8 @@ class Transport:
         `locate` returns the current address of the server and the token, or None if no server runs. A stream calls it
         before the stream connects again.
         """
+        if not token.isprintable():
+            raise InvalidInput("the token has a line break or another control character; copy it again.", field="token")
         self.url = url
         self._found = (url, token)
         self._locate = locate

@@ -76,8 +76,8 @@ Database = Annotated[str, BeforeValidator(_check_database)]
 GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
 """Matches a part of pydantic's error locations that is no name of a setting, but one of the setting's types."""
-STRUCTURED = ("list_type", "dict_type", "model_type")
-"""Pydantic's errors for a value that should be a list or a table."""
+STRUCTURED = {"list_type": "it must be a list", "dict_type": "it must be a table", "model_type": "it must be a table"}
+"""Pydantic's errors for a value that should be a list or a table, and what midwatch says instead."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -384,11 +384,11 @@ class Settings(BaseModel):
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
-            message = first["msg"].removeprefix("Value error, ").rstrip(".")
+            message = STRUCTURED.get(first["type"]) or first["msg"].removeprefix("Value error, ").rstrip(".")
             form = " as JSON" if first["type"] in STRUCTURED else ""
             advice = f"Correct it in {file}, or{form} in a MIDWATCH_* variable."
             raise BadConfig(f"setting {where}: {message}. {advice}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}. Correct the file.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}. Correct the rights of the file.") from None
@@ -416,7 +416,7 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in sorted((variable.lower(), text) for variable, text in variables.items()):
         name, *inner = variable.removeprefix(PREFIX).split("__")
         if variable.startswith(PREFIX) and name in Settings.model_fields:
-            if inner and isinstance(found.get(name), str):
+            if inner and not isinstance(found.get(name, {}), dict):
                 table = f"{PREFIX}{name}".upper()
                 raise BadConfig(
                     f"{table} is not a table in JSON, but {variable.upper()} is set, too; correct or unset one."
@@ -431,7 +431,7 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, Any]:
 def _read_value(text: str) -> Any:
     """Return the list or table that the text of a variable describes as JSON. Any other text is returned as it is."""
     if text.lstrip().startswith(("[", "{")):
-        with suppress(ValueError):  # not JSON, such as a prompt that begins with {objective}
+        with suppress(ValueError, RecursionError):  # not JSON, such as a prompt that begins with {objective}
             return json.loads(text)
     return text
 

@@ -37,9 +37,12 @@ class _Wait:
             self.timer.cancel()
 
     def end(self) -> None:
-        """Count a request that has ended. If no other request waits, cancel the wait after `linger` seconds."""
+        """Count a request that has ended. If no other request waits, cancel the wait after `linger` seconds.
+
+        A wait is cancelled only once: after that it waits for its slot, which must not be interrupted.
+        """
         self.requests -= 1
-        if not self.requests and not self.waiting.done():
+        if not self.requests and not self.waiting.done() and not self.waiting.cancelling():
             self.timer = asyncio.get_running_loop().call_later(self.linger, self.waiting.cancel)
 
 

@@ -240,12 +240,20 @@ class Run:
         self._working_time.stop()
 
     async def _resume(self) -> None:
-        if not self._released:
-            await self._host.slots.resume(self.task.agent, self.task.actor, at_once=self.ending)
-            self._has_slot = True
+        if self._released:
+            return
+        who = self.task.agent, self.task.actor
+        try:
+            await self._host.slots.resume(*who, at_once=self.ending)
+        except asyncio.CancelledError:
+            if not self._released:
+                await self._host.slots.resume(*who, at_once=True)  # the turn goes on, so it needs its slot
+            raise
+        finally:
+            self._has_slot = not self._released
             if self._remaining is not None and not self.ending:
                 self._arm(self._remaining)
-        self._working_time.start()
+            self._working_time.start()
 
     @asynccontextmanager
     async def wait_for_handoff(self) -> AsyncIterator[None]:

@@ -203,11 +203,14 @@ class Tasks:
         """Return the tasks that match a filter and belong to the only work that the actor may use, newest first."""
         found = [task for name in sorted(actor.work or ()) for task in await self._store.list_related_tasks(name)]
         key = actor.task.session_key if actor.task else actor.session
+        looked_until: str | None = None
         if key is not None and not key.startswith(PRIVATE) and which.session_key in (None, key):
-            found += await self._store.list_tasks(replace(which, session_key=key))
-        chosen = {task.id: task for task in found if _matches(task, which)}
+            page = await self._store.list_tasks(replace(which, session_key=key))
+            found += page
+            looked_until = page.next
+        chosen = {task.id: task for task in found if _matches(task, which) and task.id >= (looked_until or "")}
         listed = Listing(sorted(chosen.values(), key=lambda task: task.id, reverse=True)[: which.limit])
-        listed.next = listed[-1].id if len(listed) == which.limit else None
+        listed.next = listed[-1].id if len(listed) == which.limit else looked_until
         return listed
 
     async def result(self, task_id: str, *, actor: AnyActor = None) -> str:
