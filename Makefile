@@ -32,7 +32,7 @@ lint: install ## Check style, types and imports between packages
 	$(BIN)/mypy
 
 .PHONY: check
-check: lint ## Run lint, and the unit and contract tests except the slow ones; under a minute
+check: lint ## Run lint, and the unit and contract tests except the slow ones; under a minute after the first run
 	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow' tests/test_*.py tests/unit tests/contract
 
 .PHONY: test

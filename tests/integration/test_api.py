@@ -1,6 +1,7 @@
 """Test the HTTP API on a real socket with a real runtime."""
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from internals import watchers_of
 from midwatch.agents.function import FunctionAgent
@@ -606,3 +609,17 @@ def test_a_port_in_use_is_reported_with_a_remedy() -> None:
 def test_the_advertised_address_is_reachable(host: str, url: str) -> None:
     with listen("127.0.0.1", 0) as listener:
         assert local_url(host, listener) == f"{url}:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("body", [b'{"prompt": "' + b"x" * 100_000, b'{"prompt": "\xff"}', b'{"promt": "x"}'])
+async def test_a_refused_body_is_freed_without_the_garbage_collector(served: Served, body: bytes) -> None:
+    gc.collect()
+    gc.disable()  # it counts objects, not bytes, so many large bodies would fill the memory
+    try:
+        for _ in range(3):
+            reply = await served.http.post("/tasks", content=body, headers={"content-type": "application/json"})
+            assert reply.status_code == 422
+        kinds = (RequestValidationError, HTTPException, json.JSONDecodeError, UnicodeDecodeError)
+        assert [kept for kept in gc.get_objects() if isinstance(kept, kinds)] == []
+    finally:
+        gc.enable()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from midwatch.domain.identity import OWNER
+from midwatch.domain.identity import OWNER, Actor
+from midwatch.domain.task import TaskFilter
+from midwatch.stores.verbs import listing
 from serving import Served, client, serve_agents
 
 MODES = [("creator_only", 403), ("scope_all", 200)]
@@ -61,3 +64,21 @@ async def test_permissions_for_a_task_follow_the_setting(home: Path, mode: str, 
             assert (await ann.post(f"/tasks/{task['id']}/cancel")).status_code == 200
             assert (await bob.post(f"/tasks/{task['id']}/retry")).status_code == 403
         assert (await served.http.post(f"/tasks/{task['id']}/retry")).status_code == 201
+
+
+async def test_an_actor_of_one_session_can_read_past_a_page_that_ends_early(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve_agents(home, {"it": hold}) as served:
+        tasks = served.runtime.tasks
+        submitted = [await tasks.submit(f"{n}", agent="it", session_key="chat:1", delay=3600) for n in range(13)]
+        await tasks.cancel(submitted[0].id)
+        monkeypatch.setattr(listing, "MOST_LOOKED", 5)
+        which, found = TaskFilter(statuses=("cancelled",)), list[str]()
+        for _ in range(len(submitted)):
+            page = await tasks.list(which, actor=Actor("agentapi", "operator", session="chat:1"))
+            found += [task.id for task in page]
+            if page.next is None:
+                break
+            which = replace(which, before=page.next)
+        assert found == [submitted[0].id]

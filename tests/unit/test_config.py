@@ -139,10 +139,11 @@ def test_a_variable_of_a_table_is_merged_with_variables_of_its_settings(
     assert (retention.tasks, retention.events) == (7, 5000)
 
 
+@pytest.mark.parametrize("text", ['{"tasks": 5', "[1]", "[" * 100_000])
 def test_a_table_that_is_no_json_is_not_hidden_by_variables_of_its_settings(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setenv("MIDWATCH_RETENTION", '{"tasks": 5')
+    monkeypatch.setenv("MIDWATCH_RETENTION", text)
     monkeypatch.setenv("MIDWATCH_RETENTION__EVENTS", "5000")
     with pytest.raises(BadConfig, match=r"MIDWATCH_RETENTION is not a table in JSON, but MIDWATCH_RETENTION__EVENTS"):
         Settings.load(home)
