@@ -349,7 +349,7 @@ def test_code_that_few_servers_use_is_not_loaded_at_the_start(home: Path) -> Non
     rare = ["midwatch.agents.streams.claude", "midwatch.agents.terminal.dialog", "midwatch.agents.acp.profiles"]
     rare += ["midwatch.api.agentapi.app", "markdown_it", "prometheus_client", "httpx2", "pydantic_settings"]
     code = (
-        "import asyncio, sys; from midwatch import Runtime, Settings; from midwatch.runtime.serve import create_app\n"
+        "import asyncio, sys; from midwatch import Runtime, Settings; from midwatch.api.app import create_app\n"
         "async def main():\n"
         "    async with Runtime.open(settings=Settings.load(detect_agents=False)) as desk: create_app(desk)\n"
         f"asyncio.run(main()); print([name for name in {rare} if name in sys.modules])"

@@ -30,7 +30,7 @@ from midwatch.cli.tasks import SUBMISSION, describe_task
 from midwatch.cli.token import TokenRole
 from midwatch.cli.usage import Part, describe_usage, parse_moment
 from midwatch.cli.watch import Watch, describe_end, describe_event
-from midwatch.domain import approval, identity, usage
+from midwatch.domain import approval, handoff, identity, usage
 from midwatch.domain import automation as automations
 from midwatch.domain import goal as goals
 from midwatch.domain.task import STATUSES
@@ -432,6 +432,7 @@ def test_the_status_option_accepts_every_status() -> None:
     assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
     assert get_args(Part) == usage.PARTS
     assert get_args(options.TaskStatus) == STATUSES
+    assert get_args(options.HandoffStatus) == get_args(handoff.Status)
     assert get_args(TokenRole) == get_args(identity.TokenRole)
 
 

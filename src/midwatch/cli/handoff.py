@@ -10,7 +10,7 @@ from midwatch.cli import output as out
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect, find_attempt_token
 from midwatch.cli.inputs import absolute_path, read_prompt
-from midwatch.cli.options import AsJson, Limit, Statuses
+from midwatch.cli.options import AsJson, HandoffStatuses, Limit
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def describe_start(handoff: HandoffInfo, notice: str | None = None) -> Reply:
 @command(app, "list")
 async def list_handoffs(
     desk: Desk,
-    status: Statuses = None,
+    status: HandoffStatuses = None,
     agent: Annotated[str | None, Option("--agent", "-a", help="Only from or to this agent.")] = None,
     root: Annotated[str | None, Option("--root", metavar="ID", help="Only handoffs that began with this task.")] = None,
     before: Annotated[str | None, Option("--before", metavar="ID", help="Only created before this handoff.")] = None,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from midwatch.domain.fields import Field, Input
 
 TaskStatus = Literal["pending", "running", "done", "failed", "cancelled"]
+HandoffStatus = Literal[
+    "pending", "accepted", "in_progress", "completed", "failed", "rejected", "cancelled", "expired"
+]  # fmt: skip
 ApprovalStatus = Literal["pending", "granted", "denied", "expired", "all"]
 AutomationStatus = Literal["active", "paused", "deleted", "all"]
 GoalStatus = Literal["waiting_for_session", "active", "paused", "complete", "timeout", "all"]
@@ -40,7 +43,9 @@ OptionalGoalId = Annotated[
 
 Limit = Annotated[int, Option("--limit", "-n", min=1, max=500, help="Maximum number of results.")]
 ShortLimit = Annotated[int, Option("--limit", "-n", min=1, max=200, help="Maximum number of results.")]
-Statuses = Annotated[list[TaskStatus] | None, Option("--status", "-s", help="Only with this status. Repeatable.")]
+Statuses = Option("--status", "-s", help="Only with this status. Repeatable.")
+TaskStatuses = Annotated[list[TaskStatus] | None, Statuses]
+HandoffStatuses = Annotated[list[HandoffStatus] | None, Statuses]
 OfAgent = Annotated[str | None, Option("--agent", "-a", help="Only for this agent.")]
 OfTask = Annotated[str | None, Option("--task", "-t", metavar="ID", help="Only for this task.")]
 

@@ -56,7 +56,7 @@ async def submit(desk: Desk, prompt: opt.Prompt, **request: Any) -> Reply:
 
 @command()
 async def tasks(
-    status: opt.Statuses = None,
+    status: opt.TaskStatuses = None,
     agent: opt.OfAgent = None,
     session: Annotated[str | None, Option("--session", help="Only tasks of this session.")] = None,
     creator: Annotated[str | None, Option("--creator", help="Only tasks that this actor submitted.")] = None,
