@@ -227,3 +227,16 @@ def test_a_long_line_of_a_stream_may_arrive_in_many_pieces() -> None:
         for m in messages.read(piece)
     ]
     assert found == [("a", long * 300), ("message", b"y")]
+
+
+async def test_a_request_that_was_cancelled_before_it_began_is_cancelled() -> None:
+    async def cancel_and_request() -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()  # as Ctrl-C does between two requests
+        await client.request("GET", "/", {})
+
+    async with serve(WHOLE) as (_, client):
+        assert (await client.request("GET", "/", {})).body == b"hi"
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(cancel_and_request())

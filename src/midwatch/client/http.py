@@ -81,7 +81,7 @@ class Server:
     async def _connect(self) -> Connection:
         while self._idle:
             connection = self._idle.pop()
-            if await connection.is_silent():
+            if connection.is_silent():
                 return connection
             connection.abort()
         tls: Any = None
@@ -104,16 +104,15 @@ class Connection:
         self._writer = writer
         self.reusable = False
 
-    async def is_silent(self) -> bool:
+    def is_silent(self) -> bool:
         """Return whether the connection is open and the server has sent nothing since the last reply."""
+        reading = self._reader.read(1)
         try:
-            async with asyncio.timeout(0):
-                await self._reader.read(1)  # returns at once if there is a byte, or if the connection is closed
-        except TimeoutError:
-            return not self._writer.is_closing()
-        except OSError:
-            pass
-        return False
+            reading.send(None)  # it returns at once if there is a byte, or if the connection is closed
+        except (StopIteration, OSError):
+            return False
+        reading.close()  # a timeout of 0 seconds here could hide that the request is cancelled
+        return not self._writer.is_closing()
 
     def abort(self) -> None:
         """Close the connection at once."""
