@@ -93,7 +93,7 @@ class EndedDrafts:
             self._ends.popitem(last=False)
         self._ends[_end_name(event)] = event.seq
 
-    def include(self, live: Event, seq: int) -> bool:
+    def has_ended(self, live: Event, seq: int) -> bool:
         """Return whether the draft of a live event has ended after the stored event `seq`."""
         return any(self._ends.get(name, 0) > seq for name in _names(live))
 

@@ -182,7 +182,7 @@ class Exchange:
             if batch.dropped:
                 self._audience.report_loss(sender, batch.dropped)
             for live in batch.events:
-                if not self._ended.include(live, batch.seq):
+                if not self._ended.has_ended(live, batch.seq):
                     self._audience.show_from(sender, live)
 
     def _handle_loss(self, sender: str) -> None:
