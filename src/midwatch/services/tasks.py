@@ -17,6 +17,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
+from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, check_key
@@ -79,6 +80,7 @@ class Tasks:
         task = await self._build(prompt, actor_name(actor), wish)
         if parent := agent_task(actor):
             task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+            task = derive(task, parent, "background")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -275,7 +277,7 @@ class Tasks:
             budget=raise_budget(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:
-            return await self._insert(fresh, None)
+            return await self._insert(derive(fresh, old, "retry"), None)
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
