@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
+from math import inf
 from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
@@ -89,7 +90,7 @@ class _Limit:
         """Call the handler; raise TimeoutError if it took too long."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         self._until = loop.time() + self._seconds
-        if self._timer is None and task is not None:
+        if self._timer is None and task is not None and self._seconds < inf:
             self._timer = loop.call_at(self._until, self._look, task, loop)
         try:
             await handler(argument)
