@@ -294,6 +294,7 @@ class Tasks:
                 "prompt": cut(relative.prompt, RELATIVE_TEXT),
                 "agent": relative.agent,
                 "created_at": iso(relative.created_at),
+                "trace_path": relative.trace_path,
             }
             for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
