@@ -1,5 +1,5 @@
-// The spans of time of a task: attempts, turns, model calls, tools and waits. The spans of work that grew out of the task
-// are nested under the step that started this work.
+// The spans of time of a task: attempts, turns, model calls, tools and waits. The spans of work that grew out of the
+// task are nested under the step that started this work.
 
 /** Collect spans of time, in the order in which they began. An open span has no end. */
 export function collectSpans(events) {
@@ -85,7 +85,7 @@ function groupByParent(id, works) {
     if (task === id || !first) continue;
     const parent = first.trace_path.split("/").at(-2);
     const known = parent !== LEFT_OUT && works.has(parent) ? parent : id;
-    children.set(known, [...(children.get(known) ?? []), { id: task, first, last: events.at(-1), events }]);
+    children.set(known, [...(children.get(known) ?? []), { id: task, first, events }]);
   }
   for (const list of children.values()) list.sort((a, b) => a.first.seq - b.first.seq);
   return children;
@@ -117,8 +117,8 @@ function findPlace(spans, starter, from) {
 function createHead({ id, first, events }, depth, folded) {
   const end = events.findLast((event) => event.kind === "task_finished") ?? null;
   return {
-    key: `task ${id}`, kind: "child", task: id, folded, label: [first.agent_id, first.source].filter(Boolean).join(", "),
-    depth, from: Date.parse(first.time), to: end && Date.parse(end.time), bad: end?.payload.status === "failed",
+    key: `task ${id}`, kind: "child", task: id, folded, depth,
+    label: [first.agent_id, first.source].filter(Boolean).join(", "), from: Date.parse(first.time), to: end && Date.parse(end.time), bad: end?.payload.status === "failed",
     event: first, end,
   };
 }
