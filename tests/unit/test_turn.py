@@ -32,7 +32,8 @@ from midwatch.domain.task import Claim, Task, guard_ownership
 from midwatch.running.host import Host
 from midwatch.running.run import Run
 from midwatch.running.slots import Slots
-from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
+from midwatch.running.turn import LiveTurn
+from midwatch.running.turn_log import MOST_UNWRITTEN
 from midwatch.services.approvals import Approvals
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import RecordingTurn, settle
@@ -126,15 +127,11 @@ async def task(store: UnreliableStore) -> Task:
     return await submit_and_claim(store)  # type: ignore[arg-type]
 
 
-class RetryingTurn(LiveTurn):
-    """A turn that retries the store without a pause."""
-
-    pause_seconds = 0.001
-
-
 @pytest.fixture
 async def turn(worker: Worker, task: Task) -> LiveTurn:
-    return worker.turn(task, RetryingTurn)
+    turn = worker.turn(task)
+    turn.log.pause_seconds = 0.001
+    return turn
 
 
 def make_progress(text: str) -> TaskProgress:
@@ -151,7 +148,7 @@ async def read_stored(store: UnreliableStore, task: Task) -> list[str]:
 async def wait_until_written(turn: LiveTurn) -> None:
     """Wait until all events are written."""
     async with asyncio.timeout(30):
-        while (flushing := turn._flushing) is not None:
+        while (flushing := turn.log._flushing) is not None:
             await asyncio.wait({flushing})
             await settle(2)
 
@@ -484,7 +481,7 @@ async def test_the_prompt_is_a_message_only_in_a_session(
     task = await submit_and_claim(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
-    turn.flush_soon()
+    turn.log.flush_soon()
     await wait_until_written(turn)
     messages = await store.read_messages(task.session_key)
     assert [(m.role, m.text) for m in messages] == [("user", "do it")] * said_it

@@ -23,6 +23,7 @@ from midwatch.domain.session import Message as SessionMessage
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
+from midwatch.domain.tool_call import ToolCall, ToolDecision
 
 Interrupt = Literal["stop", "terminate", "kill"]
 """`stop` asks the agent to end the turn; `terminate` and `kill` send SIGTERM or SIGKILL to its process group."""
@@ -283,6 +284,9 @@ class Turn(ProgramOwner, Protocol):
         Call this method before each step. If it returns a text, save the progress and end the turn with the outcome
         `budget`.
         """
+
+    async def before_tool(self, call: ToolCall) -> ToolDecision:
+        """Decide whether a tool may run, by the rules. Call this method before each tool that the agent itself runs."""
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from midwatch.base.directories import real_directory
@@ -39,20 +40,20 @@ from midwatch.domain.event import (
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.rule import Pattern
-from midwatch.domain.session import Message, Session, announce_message
+from midwatch.domain.session import Message, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
 from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
+from midwatch.domain.tool_call import ToolCall, ToolDecision
 from midwatch.domain.turn_steps import Step
-from midwatch.running.host import Host
+from midwatch.running.host import Host, ObservedTurn
 from midwatch.running.run import Run
+from midwatch.running.seams import check_tool
+from midwatch.running.turn_log import TurnLog
 from midwatch.services.rule_decision import narrow
 
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
-MOST_UNWRITTEN = 500
 MOST_EARLIER = 200
 """Messages of the session that an agent can get again."""
-PAUSE_SECONDS = 0.5
-"""Seconds between a write of events that failed and the next try."""
 STOPPED_SECONDS = 0.2
 """Seconds for which a call of `emit` waits for the end of the turn, if the agent works although its budget is spent."""
 CUT_OFF = "cut off when the turn ended"
@@ -60,8 +61,6 @@ CUT_OFF = "cut off when the turn ended"
 
 class LiveTurn:
     """Implements `midwatch.domain.agent.Turn` for one attempt."""
-
-    pause_seconds = PAUSE_SECONDS
 
     def __init__(self, host: Host, run: Run) -> None:
         task = run.task
@@ -91,20 +90,13 @@ class LiveTurn:
         self._trace = self._observed.trace if self._observed is not None else parse_trace(task.trace)
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
-        self._events: list[Event] = []
-        self._messages: list[Message] = []
-        self._sessions: list[Session] = []
-        self._held: list[Event] = []
-        """Live events that wait until all earlier events are stored; then they are shown."""
+        self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
         """The number of model calls that the agent has reported."""
         self._started = host.clock.monotonic()
         self._unpriced: set[str] = set()
-        self._flushing: asyncio.Task[None] | None = None
-        self._ended = False
-        self._lost = False
 
     @property
     def deadline(self) -> float | None:
@@ -126,33 +118,29 @@ class LiveTurn:
             payload = self._add_cost(payload)
         self._iteration += isinstance(payload, LlmRequest)
         record = event(payload, self._host.clock.now(), iteration=self._iteration or None, **self._meta)
-        if self._observed is not None and not self._ended:
+        if self._observed is not None and not self.log.ended:
             self._observed.record(record)
         if payload.live:
-            if self._events or self._flushing is not None:
-                self._held.append(record)  # earlier events must be stored first
-            else:
-                self._host.show(record)
+            self.log.show_live(record)
             return
-        if self._lost:
+        if self.log.lost:
             return  # another process owns the task now
-        if self._ended:
+        if self.log.ended:
             raise LeaseLost(self.task_id, self.attempt)
         begins = self._note_call(payload, record)
-        self._events.append(record)
+        self.log.add(record)
         if isinstance(payload, STEPS):
             await self._count(payload, begins)
         if isinstance(payload, MessageUpdate) and has_conversation(self.task):
-            self._messages.append(self._message(payload, record.time))
-        self.flush_soon()
-        while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
-            await asyncio.shield(self._flushing)
+            self.log.add_message(self._message(payload, record.time))
+        self.log.flush_soon()
+        await self.log.wait_for_room()
 
     async def load_progress(self) -> Any:
         return self.progress
 
     async def save_progress(self, progress: Any) -> None:
-        await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"progress": progress}),)))
+        await self.log.write(Changes(fence=self.fence, updates=(Update("task", self.task_id, {"progress": progress}),)))
         self.progress = progress
 
     async def load_steps(self) -> list[Any]:
@@ -168,7 +156,7 @@ class LiveTurn:
         step = Step(
             task_id=self.task_id, number=self._saved + 1, thread_id=self.thread_id, created_at=now, data=data
         )  # fmt: skip
-        await self._write(Changes(fence=self.fence, records=(step,), updates=self._mark_received(took)))
+        await self.log.write(Changes(fence=self.fence, records=(step,), updates=self._mark_received(took)))
         self._saved += 1
         self._run.inbox.take(took)
 
@@ -231,7 +219,7 @@ class LiveTurn:
     async def _take(self, steer: Steer) -> None:
         injected = SteeringInjected(count=1, total_content_len=len(steer.text), steer_ids=(steer.id,))
         record = event(injected, self._host.clock.now(), **self._meta)
-        await self._write(Changes(fence=self.fence, updates=self._mark_received((steer.id,)), events=(record,)))
+        await self.log.write(Changes(fence=self.fence, updates=self._mark_received((steer.id,)), events=(record,)))
 
     async def _give_back(self, steer: Steer, taking: asyncio.Task[None], before: asyncio.Task[None] | None) -> None:
         """Put a message back that the agent did not get, because its call was cancelled.
@@ -244,12 +232,12 @@ class LiveTurn:
         with suppress(MidwatchError):
             await taking
             again = Update("steer", steer.id, {"status": "queued", "attempt": None}, {"status": "injected"})
-            await self._write(Changes(fence=self.fence, updates=(again,)))
+            await self.log.write(Changes(fence=self.fence, updates=(again,)))
         self._run.inbox.put_back(steer)
 
     def over_budget(self) -> str | None:
         over = self._find_over()
-        self.flush_soon()
+        self.log.flush_soon()
         return over.words if over else None
 
     @property
@@ -266,13 +254,16 @@ class LiveTurn:
             env[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
         return {**env, **self._trace.environment()} if self._trace is not None else env
 
+    async def before_tool(self, call: ToolCall) -> ToolDecision:
+        return await check_tool(self._host.approvals.judge, self.task, call)
+
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         asked = Question.plain(question, choices) if isinstance(question, str) else question
         asked = replace(asked, root=asked.root or self.workdir)
         host = self._host
-        if self._lost:
+        if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
         ruling = await host.approvals.judge(self.task, asked)
         always = await asyncio.to_thread(narrow, asked, asked.root or self.task.workdir)  # it reads links
@@ -281,7 +272,7 @@ class LiveTurn:
         if decided is None and ruling.until is not None and ruling.until <= now:
             decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)
         if decided is not None:
-            await self._write(decided[1])
+            await self.log.write(decided[1])
             return answer_of(decided[0], asked)
         expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time
@@ -295,7 +286,7 @@ class LiveTurn:
         async with self._run.pause():
             self.asked = True
             asking = announce_status(self.task, "asking", host.clock.now())
-            await self._write(changes._replace(events=changes.events + asking))
+            await self.log.write(changes._replace(events=changes.events + asking))
             try:
                 resolved = await self._run.wait_for_answer(approval)
             except asyncio.CancelledError:
@@ -303,21 +294,21 @@ class LiveTurn:
                 raise
         going_on = Update("task", self.task_id, {"wait": None})
         busy = announce_status(self.task, "busy", host.clock.now())
-        await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
+        await self.log.write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the question has no answer, because the task is being stopped.")
         return answer_of(resolved, question)._replace(by_person=resolved.status != "expired")
 
     async def _withdraw(self, approval: Approval) -> None:
         """Expire a question that the agent no longer asks, such as one that was answered in the agent's terminal."""
-        if self._lost or self._run.reason is not None:
+        if self.log.lost or self._run.reason is not None:
             return  # the end of the attempt expires it
         now = self._host.clock.now()
         expired = resolve(approval, "expired", now, why="the agent no longer asks this")
         going_on = Update("task", self.task_id, {"wait": None})
         busy = announce_status(self.task, "busy", now)
         with suppress(Conflict, LeaseLost):  # it was answered at the same time, or the attempt has ended
-            await self._write(
+            await self.log.write(
                 expired._replace(fence=self.fence, updates=(*expired.updates, going_on), events=expired.events + busy)
             )
 
@@ -327,7 +318,7 @@ class LiveTurn:
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
-        if self._lost:
+        if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task) if isinstance(task, str) else task
         if requested := wish.get("workdir"):
@@ -337,7 +328,7 @@ class LiveTurn:
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
-        if self._lost:
+        if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
         transfer = await self._run.delegations.transfer(to, work, wish)
@@ -352,13 +343,13 @@ class LiveTurn:
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
             session = touch_session(self.task, self._host.clock.now(), thread_id)
-            await self._write(Changes(fence=self.fence, sessions=(session,)))
+            await self.log.write(Changes(fence=self.fence, sessions=(session,)))
             self.thread_id = thread_id
 
     async def own_group(self, pgid: int) -> None:
         fields = {"pgid": pgid, "pgid_mark": self._host.identify(pgid)}
         try:
-            await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
+            await self.log.write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
         except StoreUnavailable as problem:  # the program has not started yet, so the task can be retried
             raise TransientError(f"the agent's program was not started, because of the store: {problem}") from problem
 
@@ -381,7 +372,7 @@ class LiveTurn:
         most = meter.budget.seconds or 0.0
         spent = max(most, meter.before.seconds + meter.task.seconds)
         self._find_over(Over("seconds", most, spent, meter.scope))
-        self.flush_soon()
+        self.log.flush_soon()
 
     def work_in(self, workdir: str, pin: str) -> None:
         """Set the directory in which the agent works, and its pin."""
@@ -394,18 +385,18 @@ class LiveTurn:
         task = self.task
         start = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
         if has_conversation(task):
-            self._events.extend(announce_status(task, "busy", now))
+            self.log.add(*announce_status(task, "busy", now))
             if task.cause != "handoff":  # after a handoff the conversation contains the prompt already
                 prompt = prompt_message(task, now)
-                self._events.append(announce_message(prompt, **self._meta))
-                self._messages.append(prompt)
-            self._sessions.append(touch_session(task, now))
+                self.log.add(announce_message(prompt, **self._meta))
+                self.log.add_message(prompt)
+            self.log.add_session(touch_session(task, now))
         self._add(event(start, now, **self._meta))
 
     def _add(self, record: Event) -> None:
         if self._observed is not None:
             self._observed.record(record)
-        self._events.append(record)
+        self.log.add(record)
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
         """Record the end of the open calls and of the turn. Return all changes that are not written yet."""
@@ -415,10 +406,7 @@ class LiveTurn:
         if self._returning is not None:
             await self._returning
         self._run.stop_timers()
-        self._ended = True
-        if self._flushing is not None:
-            await asyncio.shield(self._flushing)
-        self._show_held()
+        await self.log.end()
         now = self._host.clock.now()
         spent = self._host.clock.monotonic() - self._started
         for opened in self._open.values():
@@ -430,7 +418,7 @@ class LiveTurn:
             cpu_seconds=round(used.cpu_seconds, 3) if used else None, peak_memory=used.peak_memory if used else None,
         )  # fmt: skip
         self._add(event(end, now, **self._meta))
-        return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
+        return self.log.unwritten()
 
     def _mark_received(self, ids: Sequence[str]) -> tuple[Update, ...]:
         """Return the updates that mark messages as received; each message can be received only once."""
@@ -505,7 +493,7 @@ class LiveTurn:
 
     def _find_over(self, known: Over | None = None) -> Over | None:
         """Return the budget that is spent, or None. The first time, also record the event that it is spent."""
-        if self._run.over is not None or self._ended:
+        if self._run.over is not None or self.log.ended:
             return self._run.over
         if over := known or self._host.budgets.find_over(self.task.agent, self._run.meter):
             self._run.over = over
@@ -516,55 +504,9 @@ class LiveTurn:
         """Add an event of midwatch itself to the events of the turn."""
         self._add(event(payload, self._host.clock.now(), **self._meta))
 
-    # -- writing -------------------------------------------------------------------------------------------------
 
-    def flush_soon(self) -> None:
-        """Begin to write all events that are not written yet, in the background."""
-        if self._flushing is None and not self._ended and not self._lost and (self._events or self._messages):
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        try:
-            while self._events or self._messages:
-                events, messages, sessions = tuple(self._events), tuple(self._messages), tuple(self._sessions)
-                step = Changes(fence=self.fence, events=events, messages=messages, sessions=sessions)
-                try:
-                    await self._host.store.apply(step)
-                except StoreUnavailable:
-                    self._show_held()  # show live text although earlier events are not stored yet
-                    await asyncio.sleep(self.pause_seconds)
-                    if self._ended:
-                        return
-                    continue
-                except LeaseLost:
-                    self._lost = True
-                    self._lose()
-                    return
-                del self._events[: len(events)]
-                del self._messages[: len(messages)]
-                del self._sessions[: len(sessions)]
-        finally:
-            self._flushing = None
-            self._show_held()
-
-    def _show_held(self) -> None:
-        held, self._held = self._held, []
-        for live in held:
-            self._host.show(live)
-
-    async def _write(self, changes: Changes) -> None:
-        """Write changes to the store, after all events that were emitted before."""
-        self.flush_soon()
-        while self._flushing is not None:  # another write may have begun meanwhile
-            await asyncio.shield(self._flushing)
-            self.flush_soon()
-        try:
-            await self._host.store.apply(changes)
-        except LeaseLost:
-            self._lose()
-            raise
-
-    def _lose(self) -> None:
-        if self._observed is not None:
-            self._observed.lose(self._host.clock.now())
-        self._run.interrupt("lost")
+def _lose(host: Host, run: Run, observed: ObservedTurn | None) -> None:
+    """Interrupt the turn, because another process owns its task now."""
+    if observed is not None:
+        observed.lose(host.clock.now())
+    run.interrupt("lost")

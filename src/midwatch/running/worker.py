@@ -274,7 +274,7 @@ class Worker:
     def _flush_starts(self) -> None:
         turns, self._unflushed = self._unflushed, []
         for turn in turns:
-            turn.flush_soon()
+            turn.log.flush_soon()
 
     # -- closing the conversation --------------------------------------------------------------------------------
 

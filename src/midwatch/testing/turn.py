@@ -17,6 +17,7 @@ from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Message, Role, Session, gate_key
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import new_task
+from midwatch.domain.tool_call import GO_ON, ToolCall, ToolDecision
 
 
 class RecordingTurn:
@@ -58,6 +59,7 @@ class RecordingTurn:
         self.events: list[Payload] = []
         self.groups: list[int] = []
         self.program_usage = ProgramUsage()
+        self.tool_calls: list[ToolCall] = []
         self.asked: list[Question] = []
         self.questions: list[tuple[str, tuple[str, ...]]] = []
         self.progress = progress
@@ -166,6 +168,11 @@ class RecordingTurn:
     def over_budget(self) -> str | None:
         """Return `spent`, which a test may set."""
         return self.spent
+
+    async def before_tool(self, call: ToolCall) -> ToolDecision:
+        """Record the call of a tool, and allow it."""
+        self.tool_calls.append(call)
+        return GO_ON
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

@@ -32,6 +32,7 @@ from midwatch.domain.agent import Turn, TurnResult, Usage
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
+from midwatch.domain.tool_call import ToolCall
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -48,6 +49,7 @@ CLOSE = "A person asked you to stop. Use no more tools. Say in a few sentences w
 ENOUGH = "You have used all {} model calls of this turn. Use no more tools. Say what you know, and what is not done."
 CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.)"
 NOTHING = "It was ended before it had an answer."
+DENIED = "It was not run: it is not allowed."
 TAKEN = "The result was taken."
 MOST_TOKENS, SLACK = 1_000_000, 16
 """The context window of a model of unknown size, and the stored characters that are read for each of its tokens."""
@@ -280,6 +282,10 @@ class Loop:
         if reason := await self.before_tool(call):
             await self._skip(call, reason)
             return
+        decision = await self._turn.before_tool(self._describe(call))
+        if decision.action != "go_on":
+            await self._skip(call, decision.reason or DENIED)
+            return
         began = time.monotonic()
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
@@ -299,6 +305,14 @@ class Loop:
         if turn.steers("stop"):
             return STOPPED
         return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
+
+    def _describe(self, call: Call) -> ToolCall:
+        """Return the call as rules and hooks see it."""
+        tool, arguments = self._box.tools.get(call.name), read_arguments(call)
+        return ToolCall(
+            tool=call.name, arguments=arguments if isinstance(arguments, dict) else {"arguments": arguments},
+            id=call.part.tool_call_id, kind=tool.kind if tool else "other", paths=find_paths(arguments),
+        )  # fmt: skip
 
     async def tool(self, call: Call) -> ToolOutput:
         """Run the tool. If the tool must not run twice, first store the fact that it may have run."""
