@@ -118,7 +118,7 @@ function createHead({ id, first, events }, depth, folded) {
   const end = events.findLast((event) => event.kind === "task_finished") ?? null;
   return {
     key: `task ${id}`, kind: "child", task: id, folded, depth,
-    label: [first.agent_id, first.source].filter(Boolean).join(", "), from: Date.parse(first.time), to: end && Date.parse(end.time), bad: end?.payload.status === "failed",
-    event: first, end,
+    label: [first.agent_id, first.source].filter(Boolean).join(", "), from: Date.parse(first.time),
+    to: end && Date.parse(end.time), bad: end?.payload.status === "failed", event: first, end,
   };
 }

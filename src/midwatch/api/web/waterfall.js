@@ -83,7 +83,8 @@ class Waterfall extends Chart {
       const duration = formatDuration((end - span.from) / 1000, { fine: true });
       setText(node.duration, duration);
       const fits = Math.max(3, Math.floor((lane.x - 8 - span.depth * INDENT) / (span.task ? 7.2 : 6.2)));
-      setText(node.label, truncate(span.task ? `${span.folded ? "▸" : "▾"} ${span.event.agent_id}` : span.label, fits));
+      const name = span.task ? `${span.folded ? "▸" : "▾"} ${span.event.agent_id}` : span.label;
+      setText(node.label, truncate(name, fits));
       const state = span.task ? (span.folded ? "folded" : "unfolded") : "";
       node.setAttribute("aria-label",
         [span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span), state]
@@ -107,7 +108,8 @@ class Waterfall extends Chart {
     const label = svg("text", { y: 14 });
     const duration = svg("text.duration", { x: "100%", y: 14 });
     const note = svg("text.note", { y: 14 });
-    const node = svg(span.task ? "g.step.child" : "g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
+    const node = svg(span.task ? "g.step.child" : "g.step",
+      { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
       svg("rect.hit", { width: "100%", height: ROW }), label, bar, note, duration);
     Object.assign(node, { bar, label, note, duration, span });
     const select = () => { for (const row of this.rows.children) row.isSelected =

@@ -35,8 +35,8 @@ export default async function renderTask(main, page) {
   const stop = new AbortController();
   page.onLeave(() => stop.abort());
   const data = {
-    id, task: null, events: new Map(), children: new Map(), deliveries: new Map(), lineage: [], handoffs: [], early: [], last: null,
-    work: new Work(),
+    id, task: null, events: new Map(), children: new Map(), deliveries: new Map(), lineage: [], handoffs: [],
+    early: [], last: null, work: new Work(),
   };
   const view = buildPage(main, data, page);
   const draw = limitToFrame(() => page.isCurrent() && data.read && drawAll(view, data, page));
