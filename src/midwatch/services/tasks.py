@@ -77,10 +77,7 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        task = await self._build(prompt, actor_name(actor), wish)
-        if parent := agent_task(actor):
-            task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
-            task = derive(task, parent, "background")
+        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -91,7 +88,7 @@ class Tasks:
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         wish = await self.authorization.restrict_task(actor, wish)
-        task = await self._build(prompt, actor_name(actor), wish)
+        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
         steer = Steer(
@@ -344,6 +341,14 @@ class Tasks:
                 agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
+
+
+def _attach(task: Task, parent: Task | None) -> Task:
+    """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
+    if parent is None:
+        return task
+    task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+    return derive(task, parent, "background")
 
 
 def _matches(task: Task, which: TaskFilter) -> bool:
