@@ -88,10 +88,11 @@ class _Limit:
 
     async def call(self, handler: Handler, argument: Any) -> None:
         """Call the handler; raise TimeoutError if it took too long."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        self._until = loop.time() + self._seconds
-        if self._timer is None and task is not None and self._seconds < inf:
-            self._timer = loop.call_at(self._until, self._look, task, loop)
+        if self._seconds < inf:
+            loop = asyncio.get_running_loop()
+            self._until = loop.time() + self._seconds
+            if self._timer is None and (task := asyncio.current_task()) is not None:
+                self._timer = loop.call_at(self._until, self._look, task, loop)
         try:
             await handler(argument)
         except asyncio.CancelledError:
@@ -143,6 +144,8 @@ class Subscription:
         """Whether the subscription is being removed; it gets no further events."""
         self.running = False
         """Whether the handler is running."""
+        self.task: asyncio.Task[None] | None = None
+        """The asyncio task that calls the handler."""
         self._handler = handler
         self._options = options
         self._limit = _Limit(options.seconds)
@@ -160,8 +163,6 @@ class Subscription:
         Only two things are raised: StoreUnavailable, after which the same events are passed again, and the cancellation
         of the subscription.
         """
-        task = asyncio.current_task()
-        assert task is not None
         self.running = True
         try:
             with self._contain_exit:
@@ -170,14 +171,16 @@ class Subscription:
         except StoreUnavailable:
             raise
         except BaseException as problem:
-            if not _runs_here(task):  # the event loop is closed, and this coroutine with it
+            task = self.task
+            if task is None or not _runs_here(task):  # the event loop is closed, and this coroutine with it
                 raise
             if task.cancelling():
                 raise asyncio.CancelledError from problem
             self._count_failure(events, problem)
         finally:
             self.running = False
-        self.leaving = self.leaving or self._options.once
+        if self._options.once:
+            self.leaving = True
 
     def _count_failure(self, events: Sequence[Event], problem: BaseException) -> None:
         self.failed += len(events)
@@ -251,19 +254,19 @@ class _Following(Subscription):
 
         Return False if this process does not lead any more.
         """
+        once, leads, durable = self._options.once, self._options.leads, self._options.durable
         async for batch in batches:
             self._busy = True
-            for events in [batch] if self._options.batches else ((event,) for event in batch):
+            for events in (batch,) if self._options.batches else zip(batch):
                 if self.leaving:
                     return True
-                if not self._options.leads():
+                if not leads():
                     return False
-                if not (self._options.once and events[0].kind == "gap"):
+                if not once or events[0].kind != "gap":
                     self.received += len(events)
                     await self.call_handler(events)
-                for event in events:
-                    self._advance(event)
-                if self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
+                self._advance(events[-1])
+                if durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
                     await self.save()
             if self.leaving:
                 return True
@@ -431,6 +434,7 @@ class Subscriptions:
         """Start the asyncio tasks of a subscription; the first of them calls the handler."""
         running = asyncio.get_running_loop()
         tasks = self._tasks[subscription] = [_LoopTask(loop, loop=running) for loop in loops]
+        subscription.task = tasks[0]
         tasks[0].add_done_callback(lambda task: self._forget(subscription, task))
 
     def _forget(self, subscription: Subscription, ended: asyncio.Task[None]) -> None:
