@@ -137,7 +137,7 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[event_logs.a]\npath = 'midwatch.db'", "event_logs.a.path: String should match pattern"),
+        ("[event_logs.a]\npath = 'midwatch.db'", "event_logs.a.path: the name of the file must end with .jsonl"),
         ("[event_logs.a]\ninclude = ['taks_*']", "event_logs.a.include: no kind of event matches 'taks_*'"),
         ("[event_logs.a]\nseverity = 'loud'", "event_logs.a.severity: Input should be 'debug', 'info', 'warning'"),
         ("[event_logs.a]\nmax_bytes = '10 bananas'", "event_logs.a.max_bytes: write a number of bytes"),

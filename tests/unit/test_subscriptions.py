@@ -328,6 +328,37 @@ async def test_a_handler_removes_itself(place: Place, inside: str, options: dict
     assert handler.texts == ["1", "2"]
 
 
+async def test_a_handler_may_stop_all_subscriptions(place: Place) -> None:
+    async def stop_all(_: Event) -> None:
+        await place.subscriptions.stop()
+
+    handler, other = RecordingHandler(stop_all), RecordingHandler()
+    stopping = await place.subscriptions.add("mine", handler, durable=True)
+    await place.subscriptions.add("other", other, EventFilter(kinds=("error",)), live=True)
+    async with asyncio.timeout(3):  # less than a removal waits for a handler
+        await place.write("1", "2")
+        assert await eventually(lambda: stopping.handled == 1)
+    assert place.subscriptions.list() == []
+    await place.write("3")
+    await settle()
+    assert (handler.texts, other.texts) == (["1"], [])
+
+
+@pytest.mark.parametrize("options", [{}, {"live": True}], ids=str)
+def test_a_closed_event_loop_ends_subscriptions_that_nobody_removed(tmp_path: Path, options: dict[str, Any]) -> None:
+    handlers = [RecordingHandler(lambda _: asyncio.Event().wait()), RecordingHandler()]
+
+    async def forget() -> SqliteStore:
+        place = await open_place(tmp_path / "midwatch.db")
+        for number, handler in enumerate(handlers):
+            await place.subscriptions.add(f"{number}", handler, **options)
+        await place.write("1")
+        assert await eventually(lambda: all(handler.texts == ["1"] for handler in handlers))
+        return place.store
+
+    asyncio.run(asyncio.run(forget()).close())
+
+
 @pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
 async def test_a_subscription_for_one_event_is_called_once(place: Place, options: dict[str, Any]) -> None:
     handler, failing = RecordingHandler(), RecordingHandler(fail)

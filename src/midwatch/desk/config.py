@@ -243,13 +243,19 @@ def _check_kinds(value: list[str]) -> list[str]:
     return value
 
 
+def _check_log_path(value: str | None) -> str | None:
+    if value is not None and ("\0" in value or not re.search(r"[^/]\.jsonl$", value)):
+        raise ValueError("the name of the file must end with .jsonl, such as logs/audit.jsonl")
+    return value
+
+
 EventKinds = Annotated[list[str], AfterValidator(_check_kinds)]
 
 
 class EventLogSettings(_Section):
     """A file to which events are written as JSON lines, `[event_logs.NAME]`; see the events page."""
 
-    path: Annotated[str, Field(pattern=r"^[^\x00]+\.jsonl$")] | None = Field(
+    path: Annotated[str | None, AfterValidator(_check_log_path)] = Field(
         None, description="Its file, relative to the home; the name ends with .jsonl. Default: NAME.jsonl."
     )
     include: EventKinds = Field(

@@ -71,7 +71,7 @@ class _LoopTask(asyncio.Task[None]):
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel the task, unless the handler itself is the caller."""
-        return asyncio.current_task() is not self and super().cancel(msg)
+        return not _runs_here(self) and super().cancel(msg)
 
 
 class _Limit:
