@@ -14,6 +14,7 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, retry_command, spending_of
 from midwatch.domain.changes import Changes, Update
+from midwatch.domain.context_item import Returns
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
@@ -78,7 +79,11 @@ class Tasks:
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
         task = await self._build(prompt, actor_name(actor), wish)
         if parent := agent_task(actor):
-            task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+            how: Returns = "wake" if wish.get("wake") else "context"
+            root = parent.root_id or parent.id
+            task = task._replace(parent_id=parent.id, root_id=root, returns_to=parent.id, returns=how)
+        elif wish.get("wake"):
+            raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -424,4 +429,5 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
+    "returns_to", "returns",
 )  # fmt: skip
