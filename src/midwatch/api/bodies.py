@@ -497,6 +497,7 @@ class HandoffBody(Strict):
     nest_history: bool | None = Field(None, strict=True)
     workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
     wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Maximum seconds to wait for the handoff's end.")
+    wake: bool = Field(False, strict=True, description="For agents: begin a turn of the source with the result.")
 
 
 class HandoffQuery(Strict):

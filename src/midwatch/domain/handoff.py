@@ -337,7 +337,7 @@ def take_over(task: Task, source: Task) -> Task:
 
 TAKEN_OVER = (
     "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "pin", "worktree", "budget",
-    "timeout_seconds",
+    "timeout_seconds", "returns_to", "returns",
 )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ class Crew:
             Part(
                 stop=lambda: worker.stop(desk.settings.shutdown_grace),
                 wake=worker.wake,
-                topics=frozenset({"stop", "session", "steer"}),
+                topics=frozenset({"stop", "session", "steer", "context_item"}),
             ),
             Part(engine.start, engine.stop_taking, lambda topics: engine.wake(), frozenset({"task"})),
         ]

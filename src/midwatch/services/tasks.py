@@ -77,7 +77,12 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
+        parent = agent_task(actor)
+        if parent is None and wish.get("wake"):
+            raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
+        task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
+        if parent is not None:
+            task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -432,4 +437,5 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
+    "returns_to", "returns",
 )  # fmt: skip

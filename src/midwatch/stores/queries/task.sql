@@ -95,6 +95,9 @@ DELETE FROM steps WHERE task_id = :id AND EXISTS (
 -- prune_steers: the messages to turns of an ended task
 DELETE FROM steers WHERE task_id = :id
 
+-- prune_results: what agents got of an ended task
+DELETE FROM context_items WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3)
+
 -- prune_deliveries: the deliveries of an ended task
 DELETE FROM deliveries WHERE task_id = :id
 

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
-from midwatch.domain import approval, automation, channel, goal, handoff, steering, task, worktree
+from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
+from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
+from midwatch.stores.verbs import context_item as items
 from midwatch.stores.verbs.tx import Move, Tx
 
 
@@ -29,6 +31,9 @@ def apply(tx: Tx, changes: Changes) -> None:
             fence = None  # checked; a later conflict comes from another guard, because this update may end the task
     for record in changes.records:
         insert(tx, record)
+    for update in changes.updates:
+        if update.noun == "task" and update.fields.get("completed_at"):
+            _settle_items(tx, update)
     for session in changes.sessions:
         tx.run("session.touch", get_values(session))
         if session.thread_id is not None:
@@ -70,8 +75,27 @@ def insert(tx: Tx, record: Record) -> None:
         tx.statement(INSERT_TASK, encode_task(record))
         tx.moves.append(Move(record.id, None, record.status))
         tx.hint(record.agent, record.due_at)
+    elif isinstance(record, ContextItem):
+        _insert_item(tx, record)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
+
+
+def _insert_item(tx: Tx, wanted: ContextItem) -> None:
+    """Store the result of background work. Begin a turn for it, if its starter wants this and no turn can take it."""
+    if (item := items.place(tx, wanted)) is None:
+        return
+    tx.statement(build_insert(item.noun), encode(item.noun, get_values(item)))
+    if item.wake:
+        apply(tx, items.wake_for_arrival(tx, item))
+
+
+def _settle_items(tx: Tx, ends: Update) -> None:
+    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait."""
+    if ends.fields["status"] == "cancelled":
+        tx.run("context_item.put_back", {"id": ends.id})
+    if ends.guard.get("steers"):
+        apply(tx, items.wake_after(tx, ends.id, ends.fields["completed_at"]))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
@@ -102,6 +126,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "worktree": worktree.TRANSITIONS,
     "steer": steering.TRANSITIONS,
     "handoff": handoff.TRANSITIONS,
+    "context_item": context_item.TRANSITIONS,
 }
 
 
