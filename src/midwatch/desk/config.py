@@ -25,7 +25,7 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
-from midwatch.domain.rule import Policy
+from midwatch.domain.rule import Policy, Verdict
 from midwatch.wire.fields import Seconds, Size
 
 FILE = "midwatch.toml"
@@ -90,7 +90,7 @@ class _Section(BaseModel):
 class ApprovalSettings(_Section):
     """Rules on the use of tools, `[approvals]` and `[agents.NAME.approvals]`; see the approvals page."""
 
-    default: Literal["ask", "deny", "allow"] | None = Field(
+    default: Verdict | None = Field(
         None, description="What happens if no rule of the table applies. Default: the tool decides whether it asks."
     )
     allow: list[dict[str, Any]] = Field(
