@@ -264,7 +264,7 @@ def _request_payload(approval: Approval) -> ApprovalRequested:
         approval_id=approval.id, question=approval.question, question_kind=approval.kind, tool=approval.tool,
         choices=tuple(choice._asdict() for choice in approval.choices), command=approval.command,
         paths=approval.paths, risk=approval.risk, diff_bytes=approval.diff_bytes, expires_at=iso(approval.expires_at),
-        rule=approval.rule or (None if approval.status == "pending" else approval.why),
+        rule=None if approval.status == "pending" else approval.rule or approval.why,
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def resolve(
 
     The step fails if the question was answered before.
     """
-    text = rule.text if rule else None
+    text = rule.text if rule else approval.rule
     fields: dict[str, Any] = {
         "status": status,
         "answer": answer,

@@ -86,15 +86,17 @@ class Pattern(NamedTuple):
 
     def words(self) -> str:
         """Return the pattern as text for people."""
-        use = " ".join(part for part in (self.kind, self.tool and f"with the tool {self.tool}") if part)
         if self.command is not None:
-            what = f"`{self.command}`" + (f" with the tool {self.tool}" if self.tool else "")
+            what = f"`{self.command}`"
         elif self.path is not None:
-            what = f"{use or 'any use'} of {self.path}"
+            what = f"{self.kind or 'any use'} of {self.path}"
+        elif self.kind is None and self.tool is not None:
+            what = f"the tool {self.tool}"
         else:
-            what = use or ("anything" if self.host is None else "any use")
-        what += f" at {self.host}" if self.host else ""
-        return what + (f" by {self.agent}" if self.agent else "")
+            what = self.kind or "anything"
+        named = self.tool is not None and what != f"the tool {self.tool}"
+        more = ((named and self.tool, "with the tool"), (self.host, "at"), (self.agent, "by"))
+        return " ".join([what, *(f"{word} {value}" for value, word in more if value)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
