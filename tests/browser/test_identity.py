@@ -90,6 +90,7 @@ async def test_a_viewer_sees_everything_and_has_no_controls_that_change_data(des
         session_path(session),
         "/events",
         "/inbox",
+        "/rules",
         "/usage",
         "/agents",
         "/settings",

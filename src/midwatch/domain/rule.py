@@ -152,7 +152,10 @@ class WrittenRule(JsonRecord):
 class RuleTest(TypedDict, total=False):
     """The use of a tool, to test what the rules would decide."""
 
-    agent: Annotated[str | None, Input("Agent that would use the tool. Default: that of the task.", example="demo")]
+    agent: Annotated[
+        str | None,
+        Input("Agent that would use the tool. Default: that of the task, else default_agent.", example="demo"),
+    ]
     tool: Annotated[str | None, Input("Name of the tool; server/tool for MCP.", example="run_command")]
     kind: Annotated[str | None, Input("Kind of the tool. Default: guessed from its name.")]
     path: Annotated[str | None, Input("File that it would use.")]

@@ -96,10 +96,13 @@ def _judge(question: Question, root: str | None, levels: list[Level], agent: str
 class Rules:
     """Service: the rules of the settings, and those that were created by answers with "always"."""
 
-    def __init__(self, store: Store, clock: Clock, policies: Policies | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, policies: Policies | None = None, default_agent: str = "demo"
+    ) -> None:
         self._store = store
         self._clock = clock
         self.policies = policies or Policies(store)
+        self._default_agent = default_agent
 
     async def list(
         self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
@@ -140,9 +143,7 @@ class Rules:
         task = require(await self._store.get_task(task_id), "task", task_id) if task_id else None
         if key and task is None:
             require(await self._store.get_session(key), "session", key)
-        agent = use.get("agent") or (task.agent if task else None)
-        if not agent:
-            raise InvalidInput("`agent` is missing; name the agent that would use the tool.", field="agent")
+        agent = use.get("agent") or (task.agent if task else self._default_agent)
         levels = await self.policies.list_levels(agent, task, key)
         question, root = _read_use(use), use.get("workdir") or (task.workdir if task else None)
         decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
