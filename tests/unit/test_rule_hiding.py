@@ -197,6 +197,9 @@ def test_a_path_is_denied_in_every_form(tmp_path: Path, monkeypatch: pytest.Monk
     for kind in ("delete", "move"):  # a directory is moved with everything in it
         question = Question(text="?", kind=kind, paths=("a",))  # type: ignore[arg-type]
         assert judge(question, root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
+    for command in ("rm -rf a", "cp -r . /tmp/x", "mv ./a b"):
+        assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
+    assert judge(run("rm -rf c"), root, deny=[{"path": "a/b/**"}], **FREE) == "allow"
 
 
 # -- hosts ---------------------------------------------------------------------------------------------------------

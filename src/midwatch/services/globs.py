@@ -49,6 +49,7 @@ class Glob(NamedTuple):
         return last in reached and end.fullmatch(names[last]) is not None
 
 
+@lru_cache(1000)
 def compile_step(step: str) -> re.Pattern[str]:
     """Return an expression for a step of a glob. Each `*` takes as little as possible and never tries again."""
     first, *others = ("".join("." if sign == "?" else re.escape(sign) for sign in part) for part in step.split("*"))

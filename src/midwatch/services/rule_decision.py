@@ -14,6 +14,7 @@ from midwatch.domain.host_name import fold_host
 from midwatch.domain.rule import (
     LONGEST,
     MOST_PATHS,
+    STORED,
     TARGETED,
     VERDICTS,
     Decision,
@@ -26,6 +27,9 @@ from midwatch.domain.rule import (
 from midwatch.domain.tool_name import canonical, globs_of
 from midwatch.services.globs import Glob, compile_step
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
+
+WHOLE = frozenset({"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln"})
+"""Programs that change or copy a whole directory."""
 
 
 class Match(IntEnum):
@@ -50,23 +54,38 @@ def decide(question: Question, root: str | None, levels: Sequence[Level], agent:
 
     A question that only offers choices, without an action, is left to a person, unless a default is to deny.
     """
-    return max(decide_by_level(question, root, levels, agent), key=_strictness, default=Decision())
+    return strictest(decide_by_level(question, root, levels, agent))
 
 
 def decide_by_level(
     question: Question, root: str | None, levels: Sequence[Level], agent: str | None = None
 ) -> list[Decision]:
     """Return the decision of each level alone."""
+    return _decide_all(QuestionFacts(question, root, agent), levels)
+
+
+def decide_and_look_ahead(
+    question: Question, root: str | None, levels: Sequence[Level], agent: str
+) -> tuple[Decision, bool]:
+    """Return the decision, and whether a new stored rule of the agent could allow the same in future."""
     facts = QuestionFacts(question, root, agent)
-    plain = question.kind == "choice"
+    decision = strictest(_decide_all(facts, levels))
+    pattern = _narrow(facts) if decision.verdict in (None, "ask") else None
+    if pattern is None:
+        return decision, False
+    rule = Rule(id="new", agent=agent, effect="allow", **{name: getattr(pattern, name) for name in STORED})
+    later = [level._replace(stored=(*level.stored, rule)) if level.source == "agent" else level for level in levels]
+    return decision, all(found.verdict in (None, "allow") for found in _decide_all(facts, later))
+
+
+def _decide_all(facts: QuestionFacts, levels: Sequence[Level]) -> list[Decision]:
+    plain = facts.question.kind == "choice"
     return [_decide_choice(level) if plain else _decide_level(level, facts) for level in levels]
 
 
-def would_allow(question: Question, root: str | None, levels: Sequence[Level], agent: str, new: Pattern) -> bool:
-    """Return whether the question would be allowed if there were a stored rule of the agent that allows `new`."""
-    rule = Rule(id="new", agent=agent, effect="allow", kind=new.kind, command=new.command, path=new.path, root=new.root)
-    later = [level._replace(stored=(*level.stored, rule)) if level.source == "agent" else level for level in levels]
-    return decide(question, root, later, agent).verdict == "allow"
+def strictest(decisions: Sequence[Decision]) -> Decision:
+    """Return the strictest of the decisions; of equal ones, the first."""
+    return max(decisions, key=_strictness, default=Decision())
 
 
 def _strictness(decision: Decision) -> int:
@@ -223,8 +242,8 @@ def _match_path(path: str, facts: QuestionFacts) -> Match:
     if any(glob.matches(form) for form in facts.mentioned_paths):
         return Match.MAYBE
     # to delete or move a directory is to delete or move what is in it
-    contains = question.kind in ("delete", "move") and any(_is_above(form, path) for form in facts.possible_paths)
-    return Match.MAYBE if contains else Match.NO
+    whole = question.kind in ("delete", "move") or any(word in WHOLE for part in facts.parts for word in part)
+    return Match.MAYBE if whole and any(_is_above(form, path) for form in facts.possible_paths) else Match.NO
 
 
 def _is_above(form: str, path: str) -> bool:
@@ -255,7 +274,11 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
 
     Return None if no pattern is reliable.
     """
-    facts = QuestionFacts(question, root)
+    return _narrow(QuestionFacts(question, root))
+
+
+def _narrow(facts: QuestionFacts) -> Pattern | None:
+    question, root = facts.question, facts.root
     if facts.real_root is None or question.kind == "choice":
         return None
     if question.command is not None:

@@ -33,7 +33,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
-from midwatch.services.rule_decision import decide, decide_by_level, narrow, would_allow
+from midwatch.services.rule_decision import decide_and_look_ahead, decide_by_level, strictest
 from midwatch.services.rule_levels import read_sessions
 
 ALL = 1_000_000
@@ -55,7 +55,7 @@ class Policies:
             goal = await self._store.get_goal(task.cause_id)
             until = goal.deadline_at if goal else None
         # it reads links, and may take long
-        decision, keeps = await asyncio.to_thread(_judge, question, root, levels, task.agent)
+        decision, keeps = await asyncio.to_thread(decide_and_look_ahead, question, root, levels, task.agent)
         return Ruling(decision, expires, until, keeps)
 
     async def list_levels(self, agent: str, task: Task | None = None, session_key: str | None = None) -> list[Level]:
@@ -82,15 +82,6 @@ class Policies:
                 text = f"default: {policy.default}"
                 written.append(WrittenRule(source=source, of=agent, effect=policy.default, text=text))
         return written
-
-
-def _judge(question: Question, root: str | None, levels: list[Level], agent: str) -> tuple[Decision, bool]:
-    """Return the decision, and whether a new stored rule could allow the same in future."""
-    decision = decide(question, root, levels, agent)
-    if decision.verdict in ("allow", "deny"):
-        return decision, True
-    pattern = narrow(question, root)
-    return decision, pattern is not None and would_allow(question, root, levels, agent, pattern)
 
 
 class Rules:
@@ -147,7 +138,7 @@ class Rules:
         levels = await self.policies.list_levels(agent, task, key)
         question, root = _read_use(use), use.get("workdir") or (task.workdir if task else None)
         decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
-        decision = await asyncio.to_thread(decide, question, root, levels, agent)
+        decision = strictest(decisions)
         levels_and_decisions = zip(levels, decisions, strict=True)
         return RuleTrial(
             verdict=decision.verdict, text=_describe(decision), kind=question.kind, source=decision.source,
