@@ -21,7 +21,7 @@ from midwatch.domain.usage import QUARTER, By, UsageQuery, UsageRow
 from midwatch.live.bus import Bus
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.rows import encode_task
-from midwatch.stores.sql import INSERT_TASK, load_migrations
+from midwatch.stores.sql import TASK_COLUMNS, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore
 from midwatch.stores.verbs import listing
 
@@ -176,6 +176,12 @@ def make_old_tasks() -> list[tuple[Any, ...]]:
     return [encode_task(task) for task in (ended, failed, a_task(), a_task())]
 
 
+def insert_old(row: tuple[Any, ...]) -> str:
+    """Return the statement that inserts a task. It leaves out columns without a value: the old schema may lack them."""
+    names = [name for name, value in zip(TASK_COLUMNS, row, strict=True) if value is not None]
+    return f"INSERT INTO tasks ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+
+
 async def check_migrated(store: Store) -> None:
     assert await store.count_tasks() == Summary(4, 2, 0, 1, 1, 0)
     rows = await sum_usage(store, "actor", "session", "model")
@@ -191,7 +197,8 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_file(tmp_path: Path)
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         for _, script in load_migrations("sqlite")[:OLD]:
             connection.executescript(script)
-        connection.executemany(INSERT_TASK, make_old_tasks())
+        for row in make_old_tasks():
+            connection.execute(insert_old(row), [value for value in row if value is not None])
         connection.execute(f"PRAGMA user_version = {OLD}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.commit()
@@ -203,6 +210,7 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_database(database: s
         for _, script in load_migrations("postgres")[:OLD]:
             connection.execute(script.encode())
         for row in make_old_tasks():
-            connection.execute(INSERT_TASK.replace("?", "%s").encode(), row)
+            values = [value for value in row if value is not None]
+            connection.execute(insert_old(row).replace("?", "%s").encode(), values)
         connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (OLD,))
     await check_migrated(await PostgresStore.open(database))

@@ -13,7 +13,7 @@ from itertools import takewhile
 SHELLS = re.compile(r"(?:r?ba|z|da|k|a|c|tc|fi|mk|r)?sh|busybox|toybox|pwsh|powershell|nu|elvish|xonsh")
 INTERPRETERS = re.compile(
     r"(?:python|pypy|ipython|perl|ruby|irb|node|nodejs|deno|bun|tsx|ts-node|php|lua|luajit|tclsh|wish|osascript|"
-    r"rscript|julia|ghci|runghc|guile|racket|emacs|vim|vi|nvim|ex|ed|gdb|lldb|sqlite3|psql|mysql)[\d.]*"
+    r"rscript|julia|ghci|runghc|guile|racket|emacs|vim|vi|nvim|ex|ed|gdb|lldb)[\d.]*"
 )
 INLINE = re.compile(
     r"-[a-z]*[cerpbx].*|-[a-z]*s|\+.*|-|--(?:eval|exec|print|command|require|import|run|batch|init|loader).*",

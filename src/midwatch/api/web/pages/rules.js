@@ -37,7 +37,8 @@ export default async function renderRules(main, page) {
 function drawList(body, label, rules, createRow, hint) {
   if (!rules.length) return body.replaceChildren(createEmpty("No rules", hint));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": label })));
-  return renderKeyed(body.list, rules.map((rule, at) => ({ ...rule, at })), (rule) => rule.id ?? `${rule.at}`, createRow);
+  const numbered = rules.map((rule, at) => ({ key: rule.id ?? `${at} ${rule.text}`, ...rule }));
+  return renderKeyed(body.list, numbered, (rule) => rule.key, createRow);
 }
 
 function createWrittenRow(rule) {
@@ -68,7 +69,8 @@ const createVerdict = (effect) => h("span.status", { data: { status: STATUSES[ef
 function createTest(page) {
   const text = (name, placeholder) =>
     h("input", { name, placeholder, autocomplete: "off", value: page.search.get(name) ?? "" });
-  const kind = h("select", { name: "kind" }, h("option", { value: "" }, "guess"), KINDS.map((name) => h("option", name)));
+  const kind = h("select", { name: "kind" },
+    h("option", { value: "" }, "guess"), KINDS.map((name) => h("option", name)));
   const button = h("button.primary", { type: "submit" }, "Test");
   const result = h("div.rule-result", { "aria-live": "polite" });
   const form = h("form.form", { noValidate: true },
