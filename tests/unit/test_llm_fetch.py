@@ -76,6 +76,9 @@ class Pages(BaseHTTPRequestHandler):
     def get_to_metadata(self) -> None:
         self.send_page(b"", status=302, location="http://169.254.169.254/latest/")
 
+    def get_elsewhere(self) -> None:
+        self.send_page(b"", status=302, location=f"http://localhost:{self.server.server_port}/json")
+
     def get_endless(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/plain")
@@ -196,6 +199,25 @@ async def test_a_redirect_to_a_private_address_is_refused() -> None:
     with serve_page() as url:
         output = await fetch(f"{url}/to-metadata", lambda address: str(address) == "127.0.0.1")
         assert "169.254.169.254 is an address of this machine or its network" in output.text
+
+
+class StrictTurn(RecordingTurn):
+    """A turn whose rules forbid one host."""
+
+    async def before_tool(self, call: ToolCall) -> ToolDecision:
+        self.tool_calls.append(call)
+        return ToolDecision("deny", reason="A rule forbids it.") if "localhost" in call.hosts else GO_ON
+
+
+async def test_rules_decide_on_the_host_of_a_redirect() -> None:
+    with serve_page() as url:
+        turn = StrictTurn(answers=["yes", "yes"])
+        box = Toolbox([fetch_tool(anything, 60.0)])
+        output = await box.run("fetch_url", {"url": f"{url}/elsewhere"}, turn)
+        assert output.is_error and "A rule forbids it." in output.text
+        assert [path for path, _ in Pages.asked] == ["/elsewhere"]
+        moved = await box.run("fetch_url", {"url": f"{url}/moved"}, turn)  # the same host
+        assert moved.text == '{"a": 1}' and [call.hosts for call in turn.tool_calls] == [("localhost",)]
 
 
 @pytest.mark.parametrize(
