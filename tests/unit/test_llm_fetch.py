@@ -14,6 +14,7 @@ import pytest
 from midwatch.agents.llm.fetch import MOST_BYTES, Allows, extract_text, fetch_tool
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.base.addresses import is_public
+from midwatch.domain.tool_call import GO_ON, ToolCall, ToolDecision
 from midwatch.testing import RecordingTurn
 
 

@@ -11,7 +11,7 @@ from midwatch.base.errors import InvalidInput
 from midwatch.domain.fields import Input
 
 OnCrash = Literal["resume", "rerun", "fail"]
-Cause = Literal["submit", "message", "automation", "goal", "handoff"]
+Cause = Literal["submit", "message", "automation", "goal", "handoff", "result"]
 
 CAUSES = get_args(Cause)
 PRIORITY = 100
@@ -50,6 +50,10 @@ class Submission(TypedDict, total=False):
     ]
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
+    ]
+    wake: Annotated[
+        bool,
+        Input("For agents: begin a turn of the agent that submits it, with the result.", strict=True, agents=True),
     ]
     cause: Cause
     budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]
