@@ -17,9 +17,12 @@ from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import tool
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.context_item import make_item
 from midwatch.domain.event import EventFilter
 from midwatch.domain.identity import Actor
 from midwatch.domain.rule import inherit
+from midwatch.domain.steering import Steer, requeue_steers
+from midwatch.domain.waking import wake_starter
 from midwatch.testing import ScriptedAgent
 from servers import until
 
@@ -243,6 +246,12 @@ async def test_submitted_scheduled_and_retried_work_keeps_the_rules(home: Path, 
         run = await desk.automations.run(automation.id)
         assert run.approvals == rules
         assert (await desk.tasks.retry(parent.id)).approvals == STRICT
+        item = make_item(parent.id, child.id, "it", "ok", "x", 1, wake=True)
+        steer = Steer(
+            id="t_1", task_id=parent.id, number=1, session_key="chat:1", mode="interrupt", text="x", created_at=1
+        )
+        steps = (wake_starter(parent, "it", item, "k", 1), requeue_steers(parent, [steer], 1, closed=False))
+        assert [step.records[0].approvals for step in steps] == [STRICT, STRICT]
         with pytest.raises(Forbidden, match="cannot set `approvals`"):
             await desk.tasks.submit("y", agent="it", actor=agent, approvals={"default": "allow"})
 
