@@ -28,6 +28,7 @@ from midwatch.domain.handoff import MAX_RETRIES
 from midwatch.domain.handoff import Status as HandoffStatus
 from midwatch.domain.identity import TokenRole
 from midwatch.domain.requests import PRIORITY, Submission
+from midwatch.domain.rule import RuleTest
 from midwatch.domain.steering import SendMode
 from midwatch.domain.task import Status
 from midwatch.domain.usage import By
@@ -191,6 +192,7 @@ class SessionBody(Strict):
     title: str = Field("", examples=["Release notes"])
     key: str | None = Field(None, max_length=1000)
     prompt: str | None = None
+    approvals: dict[str, Any] | None = Field(None, description="Rules for all turns of the session.")
 
 
 class WorktreeQuery(Strict):
@@ -297,6 +299,11 @@ class RuleQuery(Strict):
 
     all: bool = Field(False, description="Include revoked rules.")
     limit: int = Field(500, ge=1, le=1000)
+
+
+@body_of(RuleTest)
+class RuleTestBody(Strict):
+    """The use of a tool that is tested."""
 
 
 class DeliveryQuery(Strict):

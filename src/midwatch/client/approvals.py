@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.approvals import ApprovalInfo, RuleInfo
+    from midwatch.domain.rule import RuleTest
+    from midwatch.wire.approvals import ApprovalInfo, RuleInfo, RulePage, RuleTrialInfo
 
 
 class ApprovalCalls(Transport):
@@ -33,9 +34,16 @@ class ApprovalCalls(Transport):
         """Answer a question with no. With `always` the answer also creates a rule."""
         return await self._post(path_of("approval", approval_id, "deny"), why=why, always=always or None)
 
-    async def rules(self, *, all: bool = False, limit: int = 500) -> Sequence[RuleInfo]:
-        """Return rules that answers have created, newest first. `all` includes revoked rules."""
-        return await self._get("/rules", "rules", all=all, limit=limit)
+    async def rules(self, *, all: bool = False, limit: int = 500) -> RulePage:
+        """Return the rules that answers have created, newest first, and the `written` rules of the settings.
+
+        `all` includes revoked rules.
+        """
+        return await self._get("/rules", all=all, limit=limit)
+
+    async def test_rules(self, **use: Unpack[RuleTest]) -> RuleTrialInfo:
+        """Return what the rules would decide on the use of a tool, and which rule decides."""
+        return await self._post("/rules/test", **use)
 
     async def revoke_rule(self, rule_id: str) -> RuleInfo:
         """Revoke a rule."""
