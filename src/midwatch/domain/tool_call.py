@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 
 class ToolCall(NamedTuple):
@@ -46,3 +46,13 @@ class ToolDecision(NamedTuple):
 
 
 GO_ON = ToolDecision()
+
+
+class ToolGate(Protocol):
+    """Port: the turns of this process, which decide about the tools that their agents' programs want to use."""
+
+    async def check_tool(self, task_id: str, call: ToolCall, wait: float) -> ToolDecision | None:
+        """Return the decision about a tool call; None if there is none after `wait` seconds.
+
+        Raise KeyError if no turn of the task runs in this process.
+        """
