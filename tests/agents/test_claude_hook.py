@@ -34,7 +34,7 @@ def write_settings() -> str:
 
 async def skipped(rig: Rig, task_id: str) -> list[str]:
     """Return the rules that stopped tools of the task."""
-    events = await rig.client.events(task_id=task_id)
+    events = (await rig.client.events(task_id=task_id))["events"]
     return [event["payload"]["rule"] for event in events if event["kind"] == "tool_exec_skipped"]
 
 

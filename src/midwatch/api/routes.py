@@ -25,8 +25,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, tool_calls,
-    agents, deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules,
+    tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

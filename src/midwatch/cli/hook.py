@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Annotated, Any
 
@@ -45,9 +44,9 @@ async def claude(
     if settings:
         return Reply(SETTINGS, json.dumps(SETTINGS, indent=2))
     try:
-        call = read_call(sys.stdin.buffer.read(MOST_INPUT + 1))
+        call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent}
         async with connect() as desk:
-            decided = await (check(desk, call) if os.environ.get("MIDWATCH_TASK") else look_up(desk, agent, call))
+            decided = await check(desk, call)
     except MidwatchError as problem:
         note(f"midwatch could not decide, so the tool is not run: {problem}")
         return BLOCKED
@@ -80,15 +79,10 @@ def read_call(data: bytes) -> dict[str, Any]:
 
 
 async def check(desk: Desk, call: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the decision and its reason for a tool call of a running task; None if nobody decided."""
+    """Return the decision about a tool call and its reason; None if nobody decided."""
     while (decision := await desk.client.check_tool_call(call, wait=WAIT_SECONDS))["action"] == "pending":
         pass
-    if decision["action"] != "go_on":
-        return "deny", decision["reason"] or "It is not allowed."
-    return ("allow", decision["by"]) if decision["by"] else None
-
-
-async def look_up(desk: Desk, agent: str, call: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the decision of the rules outside of a task, where Claude Code itself asks a person."""
-    trial = await desk.client.test_rules(agent=agent, **call)
-    return (trial["verdict"], trial["text"]) if trial["verdict"] else None
+    reason = decision["reason"] or decision["by"]
+    if decision["action"] == "go_on":
+        return ("allow", reason) if reason else None
+    return "ask" if decision["action"] == "ask" else "deny", reason or "It is not allowed."

@@ -64,7 +64,7 @@ class Desk(Foundation):
         self.goals = Goals(store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults())
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
-        self.tool_calls = ToolCalls(self.running_tasks)
+        self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)

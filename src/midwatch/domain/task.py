@@ -123,6 +123,8 @@ class Task(NamedTuple):
     usage: Mapping[str, Any] | None = None
     trace: Hidden[Mapping[str, Any] | None] = None
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
+    approvals: Mapping[str, Any] | None = None
+    """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
 
     @property
     def noun(self) -> str:

@@ -37,7 +37,9 @@ class ToolChecks:
         decision = await self._turn.before_tool(call)
         if decision.action != "go_on":
             reason = decision.reason or decision.action
-            await self._turn.emit(ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=call.id, rule=decision.by))
+            await self._turn.emit(
+                ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=call.id, rule=decision.by)
+            )
         return decision
 
     async def close(self) -> None:

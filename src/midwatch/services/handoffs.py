@@ -32,6 +32,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.records import apply_with_retry, require
+from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.tasks import stop_task
 from midwatch.services.waiter import Waiter
 
@@ -434,6 +435,7 @@ class Handoffs:
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=handoff.max_retries + 1, root_id=handoff.root_id, parent_id=handoff.source_task,
             internal_key=f"handoff:{handoff.id}", submitter=self._owner,
+            approvals=await inherit_rules(self._store, source) if source else None,
         )  # fmt: skip
         if options.form == "transfer" and source is not None:
             task = rules.take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
