@@ -336,7 +336,7 @@ class Settings(BaseModel):
         default_factory=list,
         description="Git filters that run in worktrees, such as lfs. Others do not run: they could be an agent's.",
     )
-    completion_hook: list[str] = Field(
+    task_end_program: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 
@@ -46,3 +46,5 @@ class ToolDecision(NamedTuple):
 
 
 GO_ON = ToolDecision()
+Describe = Callable[[Mapping[str, Any]], ToolCall]
+"""Returns the same call of a tool with other arguments, and what these would run, use and reach."""

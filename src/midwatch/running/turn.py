@@ -6,7 +6,7 @@ Events are written in order and in batches while the agent works. The last event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
@@ -39,15 +39,16 @@ from midwatch.domain.event import (
     event,
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
-from midwatch.domain.rule import Pattern
+from midwatch.domain.hook import HookOutcome, describe_turn
+from midwatch.domain.rule import Decision, Pattern
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
 from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
-from midwatch.domain.tool_call import ToolCall, ToolDecision
+from midwatch.domain.tool_call import Describe, ToolCall, ToolDecision, ToolResult
 from midwatch.domain.turn_steps import Step
 from midwatch.running.host import Host, ObservedTurn
 from midwatch.running.run import Run
-from midwatch.running.seams import check_tool
+from midwatch.running.seams import Seams, check_tool
 from midwatch.running.turn_log import TurnLog
 from midwatch.services.rule_decision import narrow
 
@@ -91,6 +92,10 @@ class LiveTurn:
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
         self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
+        parent = self._trace.parent if self._trace is not None else None
+        self._seams = Seams(
+            host.hooks, lambda: describe_turn(task, self.workdir, parent), self._report, self._check_tool
+        )
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
@@ -254,7 +259,19 @@ class LiveTurn:
             env[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
         return {**env, **self._trace.environment()} if self._trace is not None else env
 
-    async def before_tool(self, call: ToolCall) -> ToolDecision:
+    async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        return await self._seams.before_model(describe, request_id)
+
+    async def after_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        return await self._seams.after_model(describe, request_id)
+
+    async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
+        return await self._seams.before_tool(call, describe)
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:
+        return await self._seams.after_tool(call, result)
+
+    async def _check_tool(self, call: ToolCall) -> ToolDecision:
         return await check_tool(self._host.approvals.judge, self.task, call)
 
     async def ask(
@@ -265,7 +282,10 @@ class LiveTurn:
         host = self._host
         if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
+        approval = await self._seams.approve_question(asked)
         ruling = await host.approvals.judge(self.task, asked)
+        if approval.action != "go_on":
+            ruling = ruling._replace(decision=Decision("deny", "hook", approval.words))
         always = await asyncio.to_thread(narrow, asked, asked.root or self.task.workdir)  # it reads links
         now = host.clock.now()
         decided = answer_by_rule(self.task, asked, ruling.decision, now, always)
@@ -273,6 +293,8 @@ class LiveTurn:
             decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)
         if decided is not None:
             await self.log.write(decided[1])
+            if approval.action == "stop":
+                self._run.stop_by_hook(approval.words)
             return answer_of(decided[0], asked)
         expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time

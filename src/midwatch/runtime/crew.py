@@ -25,8 +25,8 @@ from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
 from midwatch.programs.cgroup import remove_leftovers
-from midwatch.programs.hook_program import make_hook
 from midwatch.programs.reaper import identify, reap
+from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
@@ -188,11 +188,11 @@ class Crew:
                 await desk.handoffs.abandon(handoff)
 
     async def _subscribe(self) -> None:
-        """Subscribe the completion hook and the telemetry to the events that end tasks."""
+        """Subscribe the program for ended tasks and the telemetry to the events that end tasks."""
         desk, leads = self._desk, self.engine.leads
-        if desk.settings.completion_hook:
-            hook = make_hook(desk.settings.completion_hook, desk.child_env)
-            await desk.hooks.add("completion", hook, leads)
+        if desk.settings.task_end_program:
+            run = make_runner(desk.settings.task_end_program, desk.child_env)
+            await desk.task_ends.add("task_end", run, leads)
         if self._telemetry is not None:
             workflows = Workflows(self._telemetry, desk.store)
             await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)

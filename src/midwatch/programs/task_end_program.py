@@ -1,4 +1,4 @@
-"""Programs as hooks: such a program is started after the end of each task, with the task as JSON on standard input."""
+"""The program that is started after the end of each task, with the task as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from midwatch.domain.task import Task
 ERROR_SHOWN = 500
 
 
-def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
-    """Return a hook that runs `command` for a task. `env` returns more environment variables for the program.
+def make_runner(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
+    """Return a function that runs `command` for a task. `env` returns more environment variables for the program.
 
-    The hook raises AgentError if the program fails. If the hook is cancelled, the program is killed.
+    The function raises AgentError if the program fails. If its call is cancelled, the program is killed.
     """
 
     async def run(task: Task) -> None:

@@ -1,5 +1,5 @@
-"""Test hooks: they are called for every ended task at least once, also after a restart, and their failures are
-contained.
+"""Test functions and programs for ended tasks: they are called for every task at least once, also after a restart, and
+their failures are contained.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ async def noop(prompt: str) -> str:
 async def test_a_function_is_called_for_every_end_also_for_missed_ones(home: Path) -> None:
     reports: list[str] = []
 
-    async def hook(task: Task) -> None:
+    async def report(task: Task) -> None:
         reports.append(f"{task.prompt} {task.status}")
 
     async with Runtime.open(home, agents={"it": noop}) as desk:
         before = await desk.tasks.submit("before", agent="it")
         await desk.tasks.wait(before.id)
-        await desk.hooks.add("mine", hook)
+        await desk.task_ends.add("mine", report)
         first = await desk.tasks.submit("first", agent="it")
         await desk.tasks.wait(first.id)
         assert await eventually(lambda: reports == ["first done"])
@@ -36,20 +36,20 @@ async def test_a_function_is_called_for_every_end_also_for_missed_ones(home: Pat
         away = await desk.tasks.submit("away", agent="it")
         await desk.tasks.wait(away.id)
     async with Runtime.open(home, agents={"it": noop}) as desk:
-        await desk.hooks.add("mine", hook)
+        await desk.task_ends.add("mine", report)
         assert await eventually(lambda: reports == ["first done", "away done"])
 
 
-async def test_a_failing_hook_is_skipped(home: Path) -> None:
+async def test_a_failing_function_is_skipped(home: Path) -> None:
     prompts: list[str] = []
 
-    async def hook(task: Task) -> None:
+    async def report(task: Task) -> None:
         prompts.append(task.prompt)
         if task.prompt == "one":
             raise RuntimeError("no")
 
     async with Runtime.open(home, agents={"it": noop}) as desk:
-        await desk.hooks.add("mine", hook)
+        await desk.task_ends.add("mine", report)
         for prompt in ("one", "two"):
             await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it")).id)
         assert await eventually(lambda: prompts == ["one", "two"])
@@ -58,7 +58,7 @@ async def test_a_failing_hook_is_skipped(home: Path) -> None:
 async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "told"
     script = f"import os, sys; open({str(file)!r}, 'a').write(sys.stdin.read() + os.environ['MIDWATCH_STATUS'] + '\\n')"
-    settings = Settings.load(home, completion_hook=[sys.executable, "-c", script], detect_agents=False)
+    settings = Settings.load(home, task_end_program=[sys.executable, "-c", script], detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         await desk.tasks.wait(task.id)
@@ -68,14 +68,14 @@ async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_pat
 
 
 async def test_a_missing_program_does_not_stop_the_task(home: Path) -> None:
-    settings = Settings.load(home, completion_hook=["/does/not/exist"], detect_agents=False)
+    settings = Settings.load(home, task_end_program=["/does/not/exist"], detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(3)]
         await asyncio.gather(*(desk.tasks.wait(task.id) for task in tasks))
         last = (await desk.store.read_log_bounds()).last_seq
 
         async def is_reached() -> bool:
-            return (await desk.store.get_cursor("completion") or 0) >= last
+            return (await desk.store.get_cursor("task_end") or 0) >= last
 
         async with asyncio.timeout(60):
             while not await is_reached():
