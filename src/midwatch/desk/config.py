@@ -16,7 +16,17 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput
 from midwatch.domain.agent import NAME, AgentCapability, check_name
@@ -24,6 +34,7 @@ from midwatch.domain.automation import ManageMode
 from midwatch.domain.budget import Budget
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
+from midwatch.domain.hook import PRIORITY, Seam
 from midwatch.domain.identity import TokenRole
 from midwatch.domain.rule import ASK, Policy
 from midwatch.wire.fields import Seconds, Size
@@ -280,6 +291,33 @@ class HandoffSettings(_Section):
         return Limits(self.depth, self.revisits, self.total)
 
 
+def _check_hook_class(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+        raise ValueError("write a class as package.module:Class, or a table with argv and seams for a program")
+    return value
+
+
+class HookSettings(_Section):
+    """A program as a hook, a table in the list `hooks`; see the hooks page."""
+
+    argv: Annotated[list[str], Field(min_length=1)] = Field(
+        description="Program with its arguments. A relative path begins in the home."
+    )
+    seams: Annotated[list[Seam], Field(min_length=1)] = Field(description="Where the program decides or observes.")
+    name: Name | None = Field(None, description="Name in events and lists. Default: the program's file name.")
+    priority: int = Field(PRIORITY, ge=-10_000, le=10_000, description="Hooks with a smaller number come earlier.")
+    timeout: Seconds | None = Field(
+        None, gt=0, le=3600, description="Deadline of each decision. Default: 5 s, for approve_tool 60 s."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="More environment variables.")
+
+
+HookEntry = Annotated[
+    Annotated[str, AfterValidator(_check_hook_class), Tag("class")] | Annotated[HookSettings, Tag("program")],
+    Discriminator(lambda value: "class" if isinstance(value, str) else "program"),
+]
+
+
 class Settings(BaseModel):
     """All settings of midwatch. Only `load` reads the file and the environment."""
 
@@ -339,6 +377,10 @@ class Settings(BaseModel):
     task_end_program: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",
+    )
+    hooks: list[HookEntry] = Field(
+        default_factory=list,
+        description="Hooks that decide: Python classes as package.module:Class, and tables for programs.",
     )
     silent_after: Seconds = Field(
         1800.0, gt=0, description="Alert after this time without any event of a running task."

@@ -7,11 +7,12 @@ Python hook and for a program, and returns a `HookDecision`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import BadConfig, InvalidInput
 from midwatch.domain.event import Event
 from midwatch.domain.fields import to_json
 from midwatch.domain.task import Task, turn_of
@@ -106,13 +107,19 @@ def check_decision(seam: Seam, decision: object) -> HookDecision:
 
 def read_decision(seam: Seam, data: object) -> HookDecision:
     """Return the decision that a program gave as JSON, or raise InvalidInput."""
-    if not isinstance(data, Mapping) or data.get("action") not in FIELDS:
+    if not isinstance(data, Mapping) or str(data.get("action")) not in FIELDS:
         raise InvalidInput(f"its result is no decision; return an object with `action`: {', '.join(ACTIONS[seam])}.")
     action: Action = data["action"]
     if unknown := set(data) - FIELDS[action] - {"action"}:
         first = min(map(str, unknown))[:50]
         raise InvalidInput(f"its decision {action!r} has the unknown field {first!r}; remove it.")
     return check_decision(seam, HookDecision(**data))
+
+
+def check_hook_name(name: str) -> None:
+    """Raise BadConfig if `name` is not a valid name of a hook."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", name):
+        raise BadConfig(f"hooks: {name[:100]!r} is no name; use 1 to 63 letters, digits, `_`, `.` or `-`.")
 
 
 class HookMeta(NamedTuple):

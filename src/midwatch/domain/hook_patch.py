@@ -109,8 +109,8 @@ def _check_settings(before: Any, after: Any) -> None:
         raise InvalidInput("its patch sets an unknown setting; it may set temperature and max_tokens.")
     for name, value in after.items():
         least, most = limits[name]
-        whole = int if name == "max_tokens" else (int, float)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, whole) or not least <= value <= most):
+        number = int if name == "max_tokens" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, number) or not least <= value <= most:
             raise InvalidInput(f"its patch sets {name} to a value that is not valid; set a number in its range.")
 
 

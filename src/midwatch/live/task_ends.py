@@ -37,4 +37,6 @@ class TaskEnds:
             if task is not None:
                 await function(task)
 
-        await self._subscriptions.add(name, call_function, TASK_ENDS, durable=True, seconds=FUNCTION_SECONDS, leads=leads)
+        await self._subscriptions.add(
+            name, call_function, TASK_ENDS, durable=True, seconds=FUNCTION_SECONDS, leads=leads
+        )

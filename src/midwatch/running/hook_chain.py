@@ -18,8 +18,8 @@ from midwatch.base.text import cut
 from midwatch.domain.event import Event, HookDecided
 from midwatch.domain.hook import (
     LONGEST_REASON,
-    SECONDS,
     SEAMS,
+    SECONDS,
     HookDecision,
     HookMeta,
     HookOutcome,
@@ -117,8 +117,7 @@ class HookChain:
                 decision = HookDecision(decision.action, reason=cut(decision.reason, LONGEST_REASON))
             return _Answer(decision, subject, time.monotonic() - began)
         except TimeoutError:
-            why = part.explain() or "it gave no decision in time"
-            problem = f"{why} ({seconds:g} s)."
+            problem = part.explain() or f"it gave no decision within {seconds:g} s."
         except MidwatchError as error:
             problem = str(error)
         except Exception as error:

@@ -6,9 +6,8 @@ import inspect
 from typing import Any
 
 from midwatch.base.errors import BadConfig
-from midwatch.domain.agent import check_name
 from midwatch.domain.event import Event
-from midwatch.domain.hook import PRIORITY, SEAMS, HookDecision, HookMeta, Seam, check_decision
+from midwatch.domain.hook import PRIORITY, SEAMS, HookDecision, HookMeta, Seam, check_decision, check_hook_name
 
 
 class PythonHook:
@@ -23,7 +22,7 @@ class PythonHook:
         self.priority: int = getattr(hook, "priority", PRIORITY)
         self.seconds: float | None = getattr(hook, "seconds", None)
         self.seams: tuple[Seam, ...] = tuple(seam for seam in SEAMS if callable(getattr(hook, seam, None)))
-        check_name(self.name)
+        check_hook_name(self.name)
         if inspect.isclass(hook):
             raise BadConfig(f"hook {self.name} is a class; pass an object of it.")
         if not self.seams:

@@ -89,6 +89,7 @@ class Crew:
             approvals=desk.approvals,
             handoffs=desk.handoffs,
             waiter=desk.waiter,
+            hooks=desk.hooks,
             budgets=build_budgets(settings, store, clock, desk.registry.serving),
             show=desk.bus.show,
             identify=identify,
@@ -119,6 +120,7 @@ class Crew:
         desk, engine, worker, role = self._desk, self.engine, self.worker, self.instance.role
         parts = [
             Part(remove_leftovers, engine.stop),
+            Part(self._start_hooks),
             _loop(self.courier, "delivery"),
             _loop(self.pruner, FOREIGN),
             _loop(self.rescuer, "approval"),
@@ -186,6 +188,13 @@ class Crew:
         for handoff in await desk.store.list_abandoned_handoffs(living):
             with suppress(Conflict):
                 await desk.handoffs.abandon(handoff)
+
+    async def _start_hooks(self) -> None:
+        """Start the hook programs, and give all events to observing hooks."""
+        desk = self._desk
+        await desk.hooks.start()
+        for name, observe in desk.hooks.observers().items():
+            desk.hooks.note_subscription(name, await desk.subscriptions.add(f"hook {name}", observe, live=True))
 
     async def _subscribe(self) -> None:
         """Subscribe the program for ended tasks and the telemetry to the events that end tasks."""

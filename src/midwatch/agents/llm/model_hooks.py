@@ -24,6 +24,10 @@ ROLES = {
 """The role of each part of a message that hooks see. Other parts, such as files, are left out."""
 
 
+SETTINGS = ("temperature", "max_tokens")
+"""The settings of a model call that hooks see and may change."""
+
+
 class StoppedByHook(Exception):
     """A hook ends the turn; the text says which hook and why."""
 
@@ -77,7 +81,7 @@ def describe_request(request: Request, model: str) -> Json:
         "model": model,
         "instructions": "\n\n".join(part.content for part in parameters.instruction_parts or ()),
         "messages": [_describe_part(part) for _, _, part in _walk(request.messages)],
-        "settings": {name: request.settings.get(name) for name in ("temperature", "max_tokens")},
+        "settings": {name: value for name, value in request.settings.items() if name in SETTINGS},
         "tools": [tool.name for tool in parameters.function_tools],
     }
 
@@ -93,10 +97,9 @@ def change_request(request: Request, before: Mapping[str, Any], after: Mapping[s
     if more := after["instructions"][len(before["instructions"]) :].strip():
         parts = [*(parameters.instruction_parts or ()), InstructionPart(content=more)]
         parameters = replace(parameters, instruction_parts=parts)
-    chosen = {name: value for name, value in after["settings"].items() if value is not None}
-    others = {name: value for name, value in request.settings.items() if name not in before["settings"]}
+    others = {name: value for name, value in request.settings.items() if name not in SETTINGS}
     messages = _change_messages(request.messages, before["messages"], after["messages"])
-    return request._replace(messages=messages, parameters=parameters, settings={**others, **chosen})
+    return request._replace(messages=messages, parameters=parameters, settings={**others, **after["settings"]})
 
 
 def make_answer(text: str, model: str) -> ModelResponse:
