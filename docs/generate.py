@@ -42,6 +42,7 @@ from midwatch.desk.config import (
     DayBudgetSettings,
     GoalSettings,
     HandoffSettings,
+    HookSettings,
     PriceSettings,
     RetentionSettings,
     Settings,
@@ -96,6 +97,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "day_budget": DayBudgetSettings,
     "prices.MODEL": PriceSettings,
     "handoffs": HandoffSettings,
+    "hooks": HookSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
     "agents.NAME.capabilities": CapabilitySettings,
@@ -107,13 +109,13 @@ OPTIONS: dict[str, type[KindOptions]] = {
 }  # fmt: skip
 PAGE_OF_KIND = {"llm": "llm.md", "local": "local.md", "terminal": "terminal.md"}
 """Kinds that have their own page; the other kinds are on the agents page."""
-REPEATED = frozenset({"agents.NAME.capabilities"})
+REPEATED = frozenset({"hooks", "agents.NAME.capabilities"})
 """Sections that are lists of tables."""
 
 
 def settings() -> str:
     """Return a table of the settings at the top of the file, then one for each section."""
-    nested = {name.partition(".")[0] for name in SECTIONS}
+    nested = {name.partition(".")[0] for name in SECTIONS} - REPEATED
     parts = [section_table("", Settings, leave=nested)]
     for name, model in SECTIONS.items():
         parts.append(f"## [{name}]\n\n{describe(model)}\n\n{section_table(name, model)}")

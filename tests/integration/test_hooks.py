@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import sys
 import time
@@ -20,7 +22,8 @@ from midwatch.agents.llm.tools import tool
 from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.hook import Hook, HookDecision, HookMeta
-from servers import eventually
+from midwatch.testing import RecordingTurn
+from servers import Server, eventually
 
 Fake = tuple[str, Model]
 Subject = dict[str, Any]
@@ -101,6 +104,17 @@ async def test_a_changed_call_is_what_runs_and_what_is_recorded(fake: Fake, home
 
 async def steps(desk: Runtime, task: Task) -> list[Any]:
     return [step.data for step in await desk.store.list_task_steps(task.id)]
+
+
+async def test_a_changed_call_is_what_runs_after_a_crash(fake: Fake, home: Path) -> None:
+    model = agent(fake)
+    async with Runtime.open(home, agents={"it": model}, hooks=[Policy()]) as desk:
+        task = await run(desk, '[[tool push {"to": "dev", "force": true}]] [[say done]]')
+        before = (await steps(desk, task))[:3]  # as if the process had died while the tool ran
+    ran.clear()
+    turn = RecordingTurn(task.prompt, steps=before, attempt=2, thread_id="x", task_id=task.id)
+    result = await (await model.open(turn.session())).turn(turn)
+    assert (result.outcome, ran, [call.arguments for call in turn.tool_calls]) == ("ok", ["dev False"], [{"to": "dev"}])
 
 
 class Everywhere(Hook):
@@ -350,6 +364,103 @@ async def test_a_program_that_cannot_be_kept_running_denies(fake: Fake, home: Pa
         assert (task.outcome, ran) == ("ok", [])
         (decided,) = await read_events(desk, task, "hook_decided")
         assert "failed with exit code 1" in decided.payload["reason"]
+
+
+DESK = """
+import asyncio, sys
+from midwatch import Runtime, Settings
+
+async def main():
+    hook = {"argv": [sys.executable, *sys.argv[2:5]], "seams": ["observe"], "name": "policy"}
+    async with Runtime.open(settings=Settings.load(sys.argv[1], detect_agents=False, hooks=[hook])):
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_ends_with_a_midwatch_that_is_killed(home: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    starts = bad.with_suffix(".starts")
+    desk = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DESK, str(home), str(PROGRAM), "hang", str(bad)
+    )  # fmt: skip
+    try:
+        assert await eventually(lambda: starts.exists() and starts.read_text().endswith("\n"))
+        pid = int(starts.read_text())
+        assert exists(pid)
+    finally:
+        desk.kill()
+        await desk.wait()
+    assert await eventually(lambda: not exists(pid))
+
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "hooks.md").read_text()
+
+
+async def test_the_program_of_the_hooks_page_works(fake: Fake, home: Path) -> None:
+    home.mkdir()
+    (code,) = re.findall(r"```python\n(#!.*?)```", PAGE, re.S)
+    (settings,) = re.findall(r"```toml\n(hooks = \[\n.*?)```", PAGE, re.S)
+    (home / "policy.py").write_text(code.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+    (home / "policy.py").chmod(0o700)
+    (home / "midwatch.toml").write_text(settings)
+    async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
+        task = await run(desk, f"{PUSH} [[say done]]")
+        assert "hook policy denied it: main is protected" in str(task.result)
+        assert (await run(desk, '[[tool push {"to": "dev"}]] [[say done]]')).outcome == "ok" and ran == ["dev False"]
+
+
+async def test_people_list_and_test_hooks(home: Path, tmp_path: Path) -> None:
+    home.mkdir()
+    bad = tmp_path / "bad"
+    entry = json.dumps(program(bad, "die", "before_tool", "observe"))
+    (home / "midwatch.toml").write_text(f"detect_agents = false\nhooks = [{to_toml(entry)}]\n")
+    server = Server(home)
+    await server.start()
+    try:
+        (hook,) = await eventually_running(home)
+        assert (hook["name"], hook["kind"], hook["seams"], hook["priority"]) == (
+            "policy", "program", ["before_tool", "observe"], 100,
+        )  # fmt: skip
+        async with server.client() as http:
+            tested = (await http.post("/hooks/policy/test", json={"tool": "push"})).json()
+            assert (tested["decision"], tested["failed"]) == ({"action": "go_on"}, False)
+            assert (await http.post("/hooks/other/test", json={})).status_code == 404
+            wrong = await http.post("/hooks/policy/test", json={"seam": "after_tool"})
+            assert (wrong.status_code, wrong.json()["field"]) == (422, "seam")
+        bad.touch()
+        command = ("hooks", "test", "policy", "--tool", "push", "--arguments", '{"to": "main"}')
+        shown = await call(home, *command)
+        assert "policy denies, because it failed at before_tool" in shown and "failed with exit code 3" in shown
+        assert "failed with exit code 3" in await call(home, "hooks")
+    finally:
+        assert await server.stop() == 0
+
+
+def to_toml(text: str) -> str:
+    """Return a JSON object as an inline table of TOML."""
+    return "{" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in json.loads(text).items()) + "}"
+
+
+async def call(home: Path, *arguments: str) -> str:
+    """Return the output of a command."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "midwatch", *arguments, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "MIDWATCH_HOME": str(home), "COLUMNS": "300"},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+async def eventually_running(home: Path) -> list[dict[str, Any]]:
+    """Return the hooks when the first one runs."""
+    async with asyncio.timeout(30):
+        while True:
+            hooks: list[dict[str, Any]] = json.loads(await call(home, "hooks", "--json"))["hooks"]
+            if hooks[0]["state"] == "running":
+                return hooks
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ BODIES: Mapping[str, Any] = {
     "PATCH /api/v1/goals/{goal_id}": {"objective": "x"},
     "POST /api/v1/goals/{goal_id}/complete": {"evidence": "x"},
     "POST /api/v1/goals/{goal_id}/delay": {"duration": 60, "reason": "x"},
+    "POST /api/v1/hooks/{name}/test": {"seam": "before_tool"},
     "POST /api/v1/handoffs": {"to": "helper", "task": {"description": "x"}},
     "POST /api/v1/sessions": {},
     "POST /api/v1/sessions/{key}/messages": {"text": "x"},

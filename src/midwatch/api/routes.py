@@ -13,6 +13,7 @@ from midwatch.api import (
     events,
     goals,
     handoffs,
+    hooks,
     identity,
     now,
     rules,
@@ -24,8 +25,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
-    deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, hooks,
+    agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

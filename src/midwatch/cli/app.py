@@ -53,6 +53,7 @@ COMMANDS = {
     "automation": ("automation.app", "Run prompts on a schedule."),
     "goal": ("goal.app", "Let an agent work on an objective, step by step."),
     "handoff": ("handoff.app", "Hand work to another agent."),
+    "hooks": ("hooks.app", "List and test hooks that decide what agents may do."),
     "rules": ("rules.app", "List and revoke rules that answer agents' questions."),
 }
 """For each command: the module and the name where it is, and the first sentence of its help."""

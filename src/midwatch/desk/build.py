@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from midwatch.agents.function import FunctionAgent
@@ -12,22 +10,17 @@ from midwatch.agents.prices import find_listed_cost
 from midwatch.agents.profiles import detect
 from midwatch.agents.registry import build as build_agent
 from midwatch.base.clock import Clock
-from midwatch.base.errors import BadConfig, MidwatchError, UnknownAgent
-from midwatch.base.foreign import ContainExit
+from midwatch.base.errors import BadConfig, UnknownAgent
 from midwatch.base.home import Home
 from midwatch.base.schedule import host_zone
 from midwatch.channels.registry import build as build_channel
-from midwatch.desk.config import HookSettings, Settings
+from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
 from midwatch.domain.budget import Price, Prices
 from midwatch.domain.channel import Channel
-from midwatch.domain.hook import HookPart
 from midwatch.domain.store import Store
 from midwatch.programs.cgroup import Limits
-from midwatch.programs.hook_program import HookProgram, HookProgramSettings
 from midwatch.programs.sandbox import build_sandbox
-from midwatch.running.hook_chain import HookChain
-from midwatch.running.python_hook import PythonHook
 from midwatch.services.agent_registry import check_targets
 from midwatch.services.day_budget import Budgets, DayBudget
 from midwatch.stores.sqlite import SqliteStore
@@ -115,35 +108,6 @@ def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mappin
         return find_listed_cost(model, usage) if agents[agent].kind == "llm" else None
 
     return Budgets(prices, day, find_cost)
-
-
-def build_hooks(settings: Settings, registered: Iterable[object]) -> HookChain:
-    """Build the chain of the configured hooks and the `registered` Python objects. Raise BadConfig for a wrong hook."""
-    parts: list[HookPart] = [
-        PythonHook(_make_hook(entry)) if isinstance(entry, str) else _build_program(entry, settings.home)
-        for entry in settings.hooks
-    ]
-    return HookChain([*parts, *(PythonHook(hook) for hook in registered)])
-
-
-def _make_hook(path: str) -> object:
-    """Import a class and make an object of it."""
-    module, _, attribute = path.partition(":")
-    try:
-        with ContainExit(f"hooks: {path!r}"):
-            return getattr(import_module(module), attribute)()
-    except MidwatchError:
-        raise
-    except Exception as problem:  # the class is the user's
-        why = f"{type(problem).__name__}: {problem}"
-        raise BadConfig(f"hooks: {path!r} cannot be loaded ({why}); correct the name or the code.") from problem
-
-
-def _build_program(entry: HookSettings, home: Path) -> HookProgram:
-    return HookProgram(HookProgramSettings(
-        name=entry.name or Path(entry.argv[0]).name, argv=tuple(entry.argv), seams=tuple(dict.fromkeys(entry.seams)),
-        workdir=str(home), priority=entry.priority, seconds=entry.timeout, env=entry.env,
-    ))  # fmt: skip
 
 
 def choose_agents(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from midwatch.base.errors import BadConfig, InvalidInput
 from midwatch.domain.event import Event
-from midwatch.domain.fields import to_json
+from midwatch.domain.fields import Example, to_json
 from midwatch.domain.task import Task, turn_of
 
 Seam = Literal["before_model", "after_model", "before_tool", "approve_tool", "after_tool", "observe"]
@@ -213,11 +213,11 @@ class HookPart(Protocol):
 class HookReport:
     """A hook with its state and its counters in this process."""
 
-    name: str
-    kind: str
-    seams: tuple[Seam, ...]
-    priority: int
-    state: str
+    name: Annotated[str, Example("policy")]
+    kind: Annotated[str, Example("program")]
+    seams: Annotated[tuple[Seam, ...], Example(["before_tool"])]
+    priority: Annotated[int, Example(PRIORITY)]
+    state: Annotated[str, Example("running")]
     calls: int = 0
     failures: int = 0
     dropped: int = 0

@@ -18,10 +18,11 @@ from contextlib import asynccontextmanager
 from midwatch.base.clock import Clock, SystemClock
 from midwatch.base.foreign import ContainExit
 from midwatch.base.home import Home
-from midwatch.desk.build import Registered, build_agents, build_channels, build_hooks, choose_agents, open_store
+from midwatch.desk.build import Registered, build_agents, build_channels, choose_agents, open_store
 from midwatch.desk.config import Settings
 from midwatch.desk.desk import Desk
 from midwatch.desk.foundation import Setup
+from midwatch.desk.hooks import build_hooks
 from midwatch.domain.channel import Channel
 from midwatch.domain.instance import Role
 from midwatch.domain.store import Commit
