@@ -101,6 +101,7 @@ def test_a_patch_changes_what_it_names_and_keeps_the_rest(
         ("before_tool", {"arguments": {"x": object()}}, "not JSON"),
         ("before_tool", {"arguments": {"x": float("nan")}}, "not JSON"),
         ("before_tool", {"arguments": {"x": "y" * 2_000_000}}, "characters"),
+        ("before_tool", {"arguments": {"x": [2**70]}}, "64 bits"),
         ("before_model", {"model": "other"}, "names 'model'"),
         ("before_model", {"instructions": "Be cruel."}, "only append"),
         ("before_model", {"instructions": None}, "only append"),

@@ -47,6 +47,8 @@ def apply_patch(seam: Seam, subject: Mapping[str, Any], patch: Mapping[str, Any]
         size = len(json.dumps(patch, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         raise InvalidInput("its patch is not JSON; return only texts, finite numbers, lists and objects.") from None
+    if not _fits(patch):
+        raise InvalidInput("its patch has a whole number of more than 64 bits; return it as text.")
     if size > LONGEST_PATCH:
         raise InvalidInput(f"its patch has {size} characters; return at most {LONGEST_PATCH}.")
     changed: Json = merge(subject, patch)
@@ -55,6 +57,15 @@ def apply_patch(seam: Seam, subject: Mapping[str, Any], patch: Mapping[str, Any]
     if seam == "after_model" and not changed["text"].strip() and not changed["tool_calls"]:
         raise InvalidInput("its patch leaves nothing of the answer; keep a text or a tool call.")
     return changed
+
+
+def _fits(value: Any) -> bool:
+    """Return whether every database and JSON library can store the whole numbers of JSON data."""
+    if isinstance(value, Mapping):
+        return all(map(_fits, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_fits, value))
+    return not isinstance(value, int) or -(2**63) <= value < 2**64
 
 
 def merge(value: Any, patch: Any) -> Any:

@@ -8,6 +8,7 @@ because nobody can know what its later answers mean. Requests have increasing id
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
@@ -286,7 +287,11 @@ class _Link:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self.child is not None
-        self.child.write(orjson.dumps(message, default=str) + b"\n")
+        try:
+            line = orjson.dumps(message, default=str)
+        except TypeError:  # a number or a text of a model that orjson refuses
+            line = json.dumps(message, default=str).encode()
+        self.child.write(line + b"\n")
 
     def _take(self, line: bytes | None) -> None:
         """Take a line of the program: the answer to an open request."""

@@ -166,7 +166,7 @@ class HookChain:
         answer = await self._ask(part, seam, make_example(seam, tool, arguments, text), TESTED)
         return {
             "hook": name, "seam": seam, "decision": answer.decision.data(), "failed": answer.failed,
-            "duration": round(answer.seconds, 6), "subject": answer.subject,
+            "duration": round(answer.seconds, 6),
         }  # fmt: skip
 
     def _report(self, part: HookPart) -> HookReport:

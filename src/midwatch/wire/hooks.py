@@ -23,14 +23,10 @@ class HookPage(TypedDict):
 
 
 class HookTest(TypedDict):
-    """The decision of a hook about an example.
-
-    `subject` is the example as the hook left it. With `failed` the hook gave no valid decision, so it denies.
-    """
+    """The decision of a hook about an example. With `failed` the hook gave no valid decision, so it denies."""
 
     hook: Annotated[str, Example("policy")]
     seam: Annotated[str, Example("before_tool")]
     decision: Annotated[dict[str, Any], Example({"action": "deny", "reason": "main is protected"})]
     failed: bool
     duration: Annotated[float, Example(0.0004)]
-    subject: Annotated[dict[str, Any], Example({"tool": "push", "arguments": {"to": "main"}})]
