@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -269,6 +269,7 @@ async def test_a_tool_that_asks_is_approved_once(fake: Fake, home: Path) -> None
 async def test_an_observing_hook_can_hold_up_and_change_nothing(fake: Fake, home: Path) -> None:
     class Bad(Hook):
         async def observe(self, event: Event) -> None:
+            cast(dict[str, Any], event.payload).clear()
             if event.kind == "turn_start":
                 raise SystemExit
             if event.kind == "llm_request":
@@ -279,6 +280,7 @@ async def test_an_observing_hook_can_hold_up_and_change_nothing(fake: Fake, home
         began = time.monotonic()
         task = await run(desk, f"{PUSH} [[say done]]")
         assert task.outcome == "ok" and time.monotonic() - began < 5
+        assert all(event.payload for event in await read_events(desk, task, "turn_*", "tool_*", "llm_*"))
 
 
 # -- programs ------------------------------------------------------------------------------------------------------

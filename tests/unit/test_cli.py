@@ -317,6 +317,12 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
         ("task_waiting", {"wait": "approval"}, None),
         ("error", {"stage": "x", "message": "boom"}, "! boom"),
         ("turn_end", {"status": "completed"}, None),
+        (
+            "hook_decided",
+            {"hook": "policy", "decision": "deny", "reason": "no", "failed": False, "tool": "push"},
+            "! hook policy deny push: no",
+        ),
+        ("hook_decided", {"hook": "policy", "decision": "change", "failed": False}, "! hook policy change"),
     ],
 )
 def test_events_are_described_in_words(kind: str, payload: dict, says: str | None) -> None:

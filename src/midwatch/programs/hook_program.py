@@ -131,11 +131,14 @@ class HookProgram:
 
     def explain(self) -> str | None:
         """Return why the program cannot answer now, or None."""
-        return None if self.state == "running" else self._problem or "the program is not ready yet."
+        if self.state in ("running", "stopped"):
+            return None
+        return self._problem or "the program is not ready yet."
 
     async def start(self) -> None:
         """Start the program in the background."""
         if self._running is None:
+            self.state = "starting"
             self._running = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self) -> None:
@@ -239,22 +242,25 @@ class _Link:
         If the caller stops waiting and the program has been silent since the request, the program hangs and is ended.
         """
         assert self.child is not None
-        await self.child.wait_for_drain()
-        if self.broken.is_set():
-            raise AgentError(self.problem)
-        self._last_id += 1
-        number, asked_at = self._last_id, time.monotonic()
-        answer = self._open[number] = asyncio.get_running_loop().create_future()
-        self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        asked_at, number = time.monotonic(), None
         try:
+            await self.child.wait_for_drain()
+            if self.broken.is_set():
+                raise AgentError(self.problem)
+            self._last_id += 1
+            number = self._last_id
+            answer = self._open[number] = asyncio.get_running_loop().create_future()
+            self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
             return await answer
         except asyncio.CancelledError:
-            self._late[number] = None
+            if number is not None:
+                self._late[number] = None
             if self._heard_at < asked_at or len(self._late) > MOST_LATE:
                 self.fail("the program did not answer in time.")
             raise
         finally:
-            self._open.pop(number, None)
+            if number is not None:
+                self._open.pop(number, None)
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification, as soon as the program reads its input."""

@@ -8,6 +8,7 @@ from typing import Any
 from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event
 from midwatch.domain.hook import PRIORITY, SEAMS, HookDecision, HookMeta, Seam, check_decision, check_hook_name
+from midwatch.domain.hook_patch import copy_data
 
 
 class PythonHook:
@@ -43,8 +44,9 @@ class PythonHook:
         return check_decision(seam, await getattr(self._hook, seam)(subject, meta))
 
     async def observe(self, event: Event) -> None:
-        """Call the method `observe`."""
-        await self._hook.observe(event)  # type: ignore[attr-defined]  # only a hook with this method is subscribed
+        """Call the method `observe` with a copy of the event: others read the event, too."""
+        copy = event._replace(payload=copy_data(event.payload))
+        await self._hook.observe(copy)  # type: ignore[attr-defined]  # only a hook with this method is subscribed
 
     async def start(self) -> None:
         """Do nothing: the object exists already."""
