@@ -158,6 +158,7 @@ def values(field: FieldInfo) -> str:
     words = {
         float: "duration" if timed(field, kept) else "number",
         dict[str, Any]: "table",
+        dict[str, str]: "table",
         int: "whole number",
         bool: "`true` or `false`",
         Path: "directory",
@@ -186,7 +187,7 @@ def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "none; required"
     value: Any = field.get_default(call_default_factory=True)
-    if value in (None, "", []):
+    if value in (None, "", [], {}):
         return "none"
     if isinstance(value, bool):
         return f"`{value}`".lower()

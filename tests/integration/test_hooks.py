@@ -322,7 +322,7 @@ async def test_a_broken_program_denies_in_time_and_works_after_its_restart(
         (decided,) = await read_events(desk, task, "hook_decided")
         assert BAD_WAYS[way] in decided.payload["reason"]
         assert (decided.payload["decision"], decided.payload["failed"]) == ("deny", True)
-        assert decided.payload["duration"] < 1.5
+        assert decided.payload["duration"] < 3
         bad.unlink()
         assert await eventually(lambda: desk.hooks.list()[0].state == "running")
         task = await run(desk, f"{PUSH} [[say done]]")

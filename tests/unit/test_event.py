@@ -56,7 +56,7 @@ OWN_KINDS = {
     "thought_update", "thought_delta", "plan_update", "worktree_changed", "llm_delta", "llm_retry",
     "tool_exec_skipped", "context_trimmed", "steering_injected", "budget_reached", "handoff_requested",
     "handoff_accepted", "handoff_rejected", "handoff_started", "handoff_retried", "handoff_completed",
-    "handoff_failed", "handoff_cancelled", "handoff_expired",
+    "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}
