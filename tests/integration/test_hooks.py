@@ -252,6 +252,26 @@ async def test_approving_hooks_come_before_rules_and_people_for_other_kinds_of_a
         assert (task.outcome, task.error) == ("error", "hook Everywhere stopped the turn: enough")
 
 
+async def test_an_acp_agent_is_asked_about_by_hooks_before_rules_and_people(home: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, str(PROGRAM.with_name("acp_agent.py")), "--memory", str(tmp_path)]
+    acp = {"kind": "acp", "argv": argv, "workdir": str(tmp_path), "approvals": {"default": "allow"}}
+    hook = Everywhere(approve_tool=HookDecision.deny("not this"))
+    settings = Settings.load(home, detect_agents=False, agents={"it": acp})
+    async with Runtime.open(settings=settings, hooks=[hook]) as desk:
+        task = await run(desk, "[[ask ar touch x]] [[say I could not]]")
+        (decided,) = await read_events(desk, task, "hook_decided")
+        assert (decided.payload["seam"], decided.payload["decision"]) == ("approve_tool", "deny")
+        (answered,) = await read_events(desk, task, "approval_resolved")
+        assert (answered.payload["status"], answered.payload["answered_by"]) == ("denied", "hook")
+        assert hook.got[0][1]["question"] and "touch x" in str(hook.got[0][1])
+        hook.decisions = {"approve_tool": HookDecision.stop("enough")}
+        task = await run(desk, "[[ask ar touch x]] [[hold ever]]")
+        assert (task.outcome, task.error) == ("error", "hook Everywhere stopped the turn: enough")
+        (end,) = await read_events(desk, task, "turn_end")
+        assert end.payload["status"] == "error"
+        assert await eventually(lambda: hook.kinds.count("task_finished") == 2)
+
+
 async def test_a_tool_that_asks_is_approved_once(fake: Fake, home: Path) -> None:
     @tool(ask=True)
     async def deploy() -> str:

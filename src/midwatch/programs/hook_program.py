@@ -283,10 +283,11 @@ class _Link:
         self.fail(f"the program {how}{' in the middle of a line' if self.out.begun else ''}.")
 
     def fail(self, problem: str) -> None:
-        """End all open requests with an error; the program is then started again."""
+        """End all open requests with an error, and read nothing more; the program is then started again."""
         if not self.broken.is_set():
             self.problem = problem
             self.broken.set()
+            self.out.cut()
         for answer in self._open.values():
             if not answer.done():
                 answer.set_exception(AgentError(self.problem))
