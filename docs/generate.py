@@ -40,13 +40,14 @@ from midwatch.desk.config import (
     CapabilitySettings,
     ChannelSettings,
     DayBudgetSettings,
+    EventLogSettings,
     GoalSettings,
     HandoffSettings,
-    HookSettings,
     PriceSettings,
     RetentionSettings,
     Settings,
 )
+from midwatch.desk.hook_settings import HookSettings
 from midwatch.domain.event import KINDS, Payload
 from midwatch.services.authorization import RIGHTS, Action
 
@@ -98,6 +99,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "prices.MODEL": PriceSettings,
     "handoffs": HandoffSettings,
     "hooks": HookSettings,
+    "event_logs.NAME": EventLogSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
     "agents.NAME.capabilities": CapabilitySettings,

@@ -22,6 +22,7 @@ from midwatch.base.errors import (
     UnknownAgent,
 )
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.backoff import retry_delay
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter
 from midwatch.domain.store import Store
@@ -38,7 +39,6 @@ from midwatch.domain.task import (
     TaskFilter,
     end,
     guard_ownership,
-    retry_delay,
     start_notice,
 )
 from midwatch.services.tasks import Limits, Tasks

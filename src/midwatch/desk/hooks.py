@@ -8,7 +8,8 @@ from pathlib import Path
 
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.foreign import ContainExit
-from midwatch.desk.config import HookSettings, Settings
+from midwatch.desk.config import Settings
+from midwatch.desk.hook_settings import HookSettings
 from midwatch.domain.hook import HookPart
 from midwatch.programs.hook_program import HookProgram, HookProgramSettings
 from midwatch.running.hook_chain import HookChain

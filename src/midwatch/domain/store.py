@@ -9,6 +9,7 @@ from midwatch.domain.alert import AlertStore
 from midwatch.domain.approval import ApprovalStore
 from midwatch.domain.automation import AutomationStore
 from midwatch.domain.channel import DeliveryStore
+from midwatch.domain.context_item import ContextItemStore
 from midwatch.domain.event import Event, EventLog
 from midwatch.domain.goal import GoalStore
 from midwatch.domain.handoff import HandoffStore
@@ -39,7 +40,9 @@ class Commit(NamedTuple):
     foreign: bool = False
 
 
-EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff"})
+EVERY_TOPIC = frozenset({
+    "task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff", "context_item",
+})  # fmt: skip
 
 
 class Store(
@@ -60,6 +63,7 @@ class Store(
     WorktreeStore,
     StepStore,
     SteerStore,
+    ContextItemStore,
     HandoffStore,
     Protocol,
 ):

@@ -16,10 +16,11 @@ from midwatch.base.errors import LeaseLost, StoreUnavailable
 from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
+from midwatch.domain.backoff import pause_before
 from midwatch.domain.budget import Meter, Over, Scope
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
-from midwatch.domain.task import Claim, TaskStep, end, pause_before
+from midwatch.domain.task import Claim, TaskStep, end, has_past
 from midwatch.running.delegation import Delegations
 from midwatch.running.host import Host
 from midwatch.running.inbox import Inbox
@@ -53,7 +54,8 @@ class Run:
         """Done when the turn has ended, or when midwatch stops waiting for an agent that cannot be stopped."""
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
-        self.inbox = Inbox()
+        # an agent can have background work only after an earlier turn, or after this turn has begun
+        self.inbox = Inbox(results=has_past(claim.task))
         self.delegations = Delegations(host.handoffs, claim.task)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None

@@ -17,6 +17,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
+from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, check_key
@@ -76,9 +77,12 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        task = await self._build(prompt, actor_name(actor), wish)
-        if parent := agent_task(actor):
-            task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+        parent = agent_task(actor)
+        if parent is None and wish.get("wake"):
+            raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
+        task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
+        if parent is not None:
+            task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -89,7 +93,7 @@ class Tasks:
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         wish = await self.authorization.restrict_task(actor, wish)
-        task = await self._build(prompt, actor_name(actor), wish)
+        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
         steer = Steer(
@@ -275,7 +279,7 @@ class Tasks:
             budget=raise_budget(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:
-            return await self._insert(fresh, None)
+            return await self._insert(derive(fresh, old, "retry"), None)
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
@@ -292,6 +296,7 @@ class Tasks:
                 "prompt": cut(relative.prompt, RELATIVE_TEXT),
                 "agent": relative.agent,
                 "created_at": iso(relative.created_at),
+                "trace_path": relative.trace_path,
             }
             for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
@@ -341,6 +346,14 @@ class Tasks:
                 agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
+
+
+def _attach(task: Task, parent: Task | None) -> Task:
+    """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
+    if parent is None:
+        return task
+    task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+    return derive(task, parent, "background")
 
 
 def _matches(task: Task, which: TaskFilter) -> bool:
@@ -424,4 +437,5 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
+    "returns_to", "returns",
 )  # fmt: skip
