@@ -47,6 +47,7 @@ from midwatch.desk.config import (
     RetentionSettings,
     Settings,
 )
+from midwatch.desk.hook_settings import HookSettings
 from midwatch.domain.event import KINDS, Payload
 from midwatch.services.authorization import RIGHTS, Action
 
@@ -97,6 +98,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "day_budget": DayBudgetSettings,
     "prices.MODEL": PriceSettings,
     "handoffs": HandoffSettings,
+    "hooks": HookSettings,
     "event_logs.NAME": EventLogSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
@@ -109,13 +111,13 @@ OPTIONS: dict[str, type[KindOptions]] = {
 }  # fmt: skip
 PAGE_OF_KIND = {"llm": "llm.md", "local": "local.md", "terminal": "terminal.md"}
 """Kinds that have their own page; the other kinds are on the agents page."""
-REPEATED = frozenset({"agents.NAME.capabilities"})
+REPEATED = frozenset({"hooks", "agents.NAME.capabilities"})
 """Sections that are lists of tables."""
 
 
 def settings() -> str:
     """Return a table of the settings at the top of the file, then one for each section."""
-    nested = {name.partition(".")[0] for name in SECTIONS}
+    nested = {name.partition(".")[0] for name in SECTIONS} - REPEATED
     parts = [section_table("", Settings, leave=nested)]
     for name, model in SECTIONS.items():
         parts.append(f"## [{name}]\n\n{describe(model)}\n\n{section_table(name, model)}")
@@ -158,6 +160,7 @@ def values(field: FieldInfo) -> str:
     words = {
         float: "duration" if timed(field, kept) else "number",
         dict[str, Any]: "table",
+        dict[str, str]: "table",
         int: "whole number",
         bool: "`true` or `false`",
         Path: "directory",
@@ -186,7 +189,7 @@ def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "none; required"
     value: Any = field.get_default(call_default_factory=True)
-    if value in (None, "", []):
+    if value in (None, "", [], {}):
         return "none"
     if isinstance(value, bool):
         return f"`{value}`".lower()

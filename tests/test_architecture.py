@@ -120,6 +120,7 @@ def test_the_public_names_do_not_change() -> None:
         "Agent", "AgentCapability", "AgentError", "AgentFault", "AgentTerms", "Answer", "Approval", "Channel", "Choice",
         "Client", "Conflict", "Conversation", "Delivery", "Event", "EventFilter", "FunctionAgent", "HandoffAgent",
         "HandoffContext", "HandoffInputData", "HandoffOptions", "HandoffTask",
+        "Hook", "HookDecision", "HookMeta",
         "InvalidInput", "LlmAgent", "LoopError", "Message", "MessageDelta", "MessageUpdate", "MidwatchError",
         "NotFound", "Question", "Runtime", "ScreenUpdate", "Session", "Settings", "Summary", "Task", "TaskFilter",
         "TaskProgress", "ToolExecEnd", "ToolExecStart", "TransientError", "Turn", "TurnResult", "Usage", "__version__",

@@ -40,6 +40,9 @@ from midwatch.desk.config import AgentSettings, ChannelSettings, Settings
 from midwatch.domain import approval, automation, channel, goal, handoff, session, task, worktree
 from midwatch.domain.agent import YES_NO, AgentTerms
 from midwatch.domain.event import KINDS, VERSION, Event
+from midwatch.domain.hook import ACTIONS, FIELDS, SEAMS
+from midwatch.domain.hook_patch import PATCHABLE
+from midwatch.domain.hook_subject import make_example
 from midwatch.domain.requests import PRIORITY, Submission
 from midwatch.runtime.runtime import Runtime
 from midwatch.services.automations import KEPT_SECONDS
@@ -403,6 +406,21 @@ def test_the_handoffs_page_lists_every_field_option_limit_and_status() -> None:
     assert f"{handoff.MAX_INPUT} characters at most" in on_one_line
     assert f"{handoff.MAX_RETRIES} at most" in on_one_line
     assert f"{MAX_WAIT_SECONDS:g} at most" in on_one_line and f"`wait` (0 to {MAX_WAIT_SECONDS:g})" in read("api.md")
+
+
+def test_the_hooks_page_lists_seams_decisions_and_their_fields() -> None:
+    text = read("hooks.md")
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", section(text, "## Seams"), re.M)
+    assert [seam for seam, _, _ in rows] == list(SEAMS)
+    for seam, subject, changed in rows:
+        assert tuple(re.findall(r"`(\w+)`", changed)) == PATCHABLE.get(seam, ()), seam
+        if seam not in ("observe", "approve_tool"):
+            assert re.findall(r"`(\w+)`", subject) == list(make_example(seam, "x", {}, "")), seam
+    decisions = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(text, "## Decisions"), re.M)
+    for action, seams in decisions:
+        named = SEAMS[:-1] if seams == "all except `observe`" else re.findall(r"`(\w+)`", seams)
+        assert [seam for seam in SEAMS if action in ACTIONS[seam]] == list(named), action
+    assert [action for action, _ in decisions] == list(FIELDS)
 
 
 def test_the_pages_of_sessions_approvals_and_events_list_every_field() -> None:

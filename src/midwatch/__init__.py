@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from midwatch.domain.handoff import HandoffTask
     from midwatch.domain.handoff_history import HandoffContext, HandoffInputData
+    from midwatch.domain.hook import Hook, HookDecision, HookMeta
     from midwatch.domain.session import Message, Session, gate_key
     from midwatch.domain.task import Summary, Task, TaskFilter
     from midwatch.runtime.runtime import Runtime
@@ -67,6 +68,7 @@ _ROOMS = {
     "ToolExecEnd ToolExecStart",
     "domain.handoff": "HandoffTask",
     "domain.handoff_history": "HandoffContext HandoffInputData",
+    "domain.hook": "Hook HookDecision HookMeta",
     "domain.session": "Message Session gate_key",
     "domain.task": "Summary Task TaskFilter",
     "runtime.runtime": "Runtime",
@@ -97,6 +99,9 @@ __all__ = [
     "HandoffInputData",
     "HandoffOptions",
     "HandoffTask",
+    "Hook",
+    "HookDecision",
+    "HookMeta",
     "InvalidInput",
     "LlmAgent",
     "LoopError",

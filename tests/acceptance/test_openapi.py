@@ -45,6 +45,7 @@ default_agent = "quick"
 detect_agents = false
 max_open = 1000000
 log_level = "warning"
+hooks = [{ argv = ["{python}", "{hook}", "hang", "{home}/bad"], name = "demo", seams = ["before_tool", "after_tool"] }]
 [agents.quick]
 kind = "demo"
 slots = 500
@@ -57,6 +58,7 @@ kind = "terminal"
 argv = ["cat"]
 quiet = 0.1
 """
+HOOK = Path(__file__).parent.parent / "fakes" / "hook_program.py"
 DENY = "POST /api/v1/approvals/{approval_id}/deny"
 APPROVE = "POST /api/v1/approvals/{approval_id}/approve"
 COMPLETE = "POST /api/v1/goals/{goal_id}/complete"
@@ -82,7 +84,8 @@ Document = dict[str, Any]
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "midwatch.toml").write_text(SETTINGS.replace("{home}", str(home)))
+    settings = SETTINGS.replace("{home}", str(home)).replace("{python}", sys.executable)
+    (home / "midwatch.toml").write_text(settings.replace("{hook}", str(HOOK)))
     (home / "asking.py").write_text(ASKING)
     server = Server(home)
     await server.start()

@@ -73,7 +73,7 @@ async def test_an_exit_of_foreign_code_ends_nothing_but_its_own_call(home: Path,
     agents = {"good": ScriptedAgent(result("fine")), "bad": BadAgent(problem)}
     channels = {"bad": BadChannel(problem), "good": RecordingChannel("good")}
     async with Runtime.open(home, agents=agents, channels=channels) as desk, asyncio.timeout(60):
-        await desk.hooks.add("bad hook", raise_it)
+        await desk.task_ends.add("bad function", raise_it)
         routine = desk.routines.register("bad routine", 0.01, raise_it)
         task = await desk.tasks.submit("x", agent="good", route="bad")
         assert (await desk.tasks.wait(task.id)).status == "done"
@@ -92,7 +92,7 @@ async def test_an_exit_of_foreign_code_ends_nothing_but_its_own_call(home: Path,
         good = await desk.tasks.submit("x", agent="good", route="good")
         assert (await desk.tasks.wait(good.id)).status == "done"
         await channels["good"].until(lambda channel: bool(channel.delivered))
-        await desk.subscriptions.remove("bad hook")
+        await desk.subscriptions.remove("bad function")
 
 
 async def delivery_failed(desk: Runtime, name: str) -> bool:

@@ -31,6 +31,7 @@ from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.hook import Hook
 from midwatch.domain.identity import OWNER
 from midwatch.domain.rule import Rule
 from midwatch.domain.worktree import Worktree
@@ -54,6 +55,7 @@ BODIES: Mapping[str, Any] = {
     "PATCH /api/v1/goals/{goal_id}": {"objective": "x"},
     "POST /api/v1/goals/{goal_id}/complete": {"evidence": "x"},
     "POST /api/v1/goals/{goal_id}/delay": {"duration": 60, "reason": "x"},
+    "POST /api/v1/hooks/{name}/test": {"seam": "before_tool"},
     "POST /api/v1/handoffs": {"to": "helper", "task": {"description": "x"}},
     "POST /api/v1/sessions": {},
     "POST /api/v1/sessions/{key}/messages": {"text": "x"},
@@ -74,12 +76,22 @@ QUERIES = {
 """Queries of requests that need one, by method and path."""
 NAMES = {
     "/api/v1/agents/{name}/test": "demo",
+    "/api/v1/hooks/{name}/test": "hook",
     "/web/{name}": "app.js",
     "/sessions/{key}/agentapi/chat/{name}": "app.js",
     "/sessions/{key}/agentapi/schemas/{name}": "StatusResponseBody.json",
     "/sessions/{key}/agentapi/schemas": None,
 }
 """Values of the parameter `name`, by path. With None the path serves nothing."""
+
+
+class AnyHook(Hook):
+    """A hook that people may test."""
+
+    name = "hook"
+
+    async def before_tool(self, subject: Any, meta: Any) -> None:
+        """Go on."""
 
 
 class Call(NamedTuple):
@@ -258,7 +270,7 @@ async def open_team(home: Path, **settings: Any) -> AsyncIterator[Team]:
     loaded = Settings.load(home, detect_agents=False, **settings)
     terms = AgentTerms(submits=True)
     agents = {name: ScriptedAgent(result("done"), name=name, terms=terms) for name in ("demo", "helper")}
-    async with Runtime.open(home, settings=loaded, agents=agents, work=False) as desk:
+    async with Runtime.open(home, settings=loaded, agents=agents, hooks=[AnyHook()], work=False) as desk:
         own, attempt = await make_objects(desk, "bob", "chat:bob", "goal")
         other, _ = await make_objects(desk, "ann", "chat:ann", "message")
         run, _ = await make_objects(desk, "ann", "auto:run", "automation", "bob")

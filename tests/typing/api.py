@@ -21,6 +21,9 @@ from midwatch import (
     Event,
     EventFilter,
     FunctionAgent,
+    Hook,
+    HookDecision,
+    HookMeta,
     InvalidInput,
     Message,
     MidwatchError,
@@ -168,6 +171,18 @@ class Pager(SendOnly):
 
     async def deliver(self, delivery: Delivery) -> None:
         assert_type(delivery.target, str | None)
+
+
+class OwnHook(Hook):
+    """A user's own hook."""
+
+    name = "mine"
+    priority = 10
+    seconds = 2.5
+
+    async def before_tool(self, subject: dict[str, Any], meta: HookMeta) -> HookDecision | None:
+        assert_type(meta.workdir, str | None)
+        return HookDecision.deny("no") if subject["tool"] == "rm" else None
 
 
 AGENTS: list[Agent] = [OwnAgent(), FunctionAgent("asks", asks, on_loop=True), ScriptedAgent(say("hi"), result("done"))]

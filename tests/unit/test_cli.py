@@ -39,7 +39,7 @@ COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
     "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version", "agents",
-    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "rules",
+    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "hooks", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")
@@ -318,6 +318,12 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
         ("task_waiting", {"wait": "approval"}, None),
         ("error", {"stage": "x", "message": "boom"}, "! boom"),
         ("turn_end", {"status": "completed"}, None),
+        (
+            "hook_decided",
+            {"hook": "policy", "decision": "deny", "reason": "no", "failed": False, "tool": "push"},
+            "! hook policy deny push: no",
+        ),
+        ("hook_decided", {"hook": "policy", "decision": "change", "failed": False}, "! hook policy change"),
     ],
 )
 def test_events_are_described_in_words(kind: str, payload: dict, says: str | None) -> None:

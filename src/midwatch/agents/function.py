@@ -433,9 +433,7 @@ class _CallServer:
             kind, data = arguments
             return await turn.emit(KINDS[kind].of(data))
         if name == "ask":
-            question, choices, expires = arguments
-            wanted = question if isinstance(question, str) else read_question(question)
-            return tuple(await turn.ask(wanted, tuple(choices), expires=expires))
+            return tuple(await call_turn(turn, name, arguments))
         if name not in OFFERED:
             raise AgentError(f"turn.{name} is not available to a function in a child process.")
         value = await call_turn(turn, name, arguments)
@@ -449,7 +447,8 @@ async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
     """Call the method `name` of the turn for a `TurnProxy`, and return its result."""
     if name == "ask":
         question, choices, expires = arguments
-        return await turn.ask(question, choices, expires=expires)
+        wanted = question if isinstance(question, str) else read_question(question)
+        return await turn.ask(wanted, tuple(choices), expires=expires)
     if name in ("delegate", "transfer"):
         to, work, handoff_options = arguments
         hand = turn.delegate if name == "delegate" else turn.transfer
@@ -481,7 +480,7 @@ def _check(result: TurnResult) -> TurnResult:
 
 
 def read_question(data: Mapping[str, Any]) -> Question:
-    """Return the question that the child sent as JSON data."""
+    """Return the question that a `TurnProxy` sent as data."""
     choices = tuple(Choice(*choice) for choice in data["choices"])
     lists = {name: tuple(data[name]) for name in ("paths", "hosts", "texts")}
     return Question(**{**data, "choices": choices, **lists})

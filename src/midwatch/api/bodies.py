@@ -317,6 +317,18 @@ class RuleTestBody(Strict):
     """The use of a tool that is tested."""
 
 
+class HookTestBody(Strict):
+    """An example for a hook: a call of `tool` with these arguments, or a model call.
+
+    `text` is the message to the model, the answer of the model, or the result of the tool.
+    """
+
+    seam: Literal["before_model", "after_model", "before_tool", "approve_tool", "after_tool"] = "before_tool"
+    tool: str = Field("run_command", min_length=1, max_length=200)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    text: str = Field("", max_length=MAX_TEXTS)
+
+
 class DeliveryQuery(Strict):
     """A filter of deliveries."""
 

@@ -13,6 +13,7 @@ from midwatch.api import (
     events,
     goals,
     handoffs,
+    hooks,
     identity,
     now,
     rules,
@@ -25,7 +26,7 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, hooks,
     tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 

@@ -54,6 +54,7 @@ COMMANDS = {
     "goal": ("goal.app", "Let an agent work on an objective, step by step."),
     "handoff": ("handoff.app", "Hand work to another agent."),
     "hook": ("hook.app", "Programs that other agents' hooks call, so that rules hold there, too."),
+    "hooks": ("hooks.app", "List and test hooks that decide what agents may do."),
     "rules": ("rules.app", "List, test and revoke rules on the use of tools."),
 }
 """For each command: the module and the name where it is, and the first sentence of its help."""

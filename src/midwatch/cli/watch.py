@@ -128,6 +128,12 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
             how = "failed" if payload.get("is_error") else "ok"
             took = f" in {format_duration(payload['duration'])}" if payload.get("duration") is not None else ""
             return f"← {payload['tool']} {how}{took}"
+        case "hook_decided":
+            about = f" {payload['tool']}" if payload.get("tool") else ""
+            why = f": {shorten(payload['reason'], ARGUMENTS_LENGTH)}" if payload.get("reason") else ""
+            return (
+                f"! hook {payload['hook']} {'failed, ' if payload['failed'] else ''}{payload['decision']}{about}{why}"
+            )
         case "approval_requested" if payload["rule"] is None:
             answers = f"midwatch approve {payload['approval_id']} or midwatch deny {payload['approval_id']}"
             once = "/".join(choice["name"] for choice in payload["choices"] if choice["kind"].endswith("once"))

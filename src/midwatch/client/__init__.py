@@ -10,6 +10,7 @@ from midwatch.client.approvals import ApprovalCalls
 from midwatch.client.automations import AutomationCalls
 from midwatch.client.goals import GoalCalls
 from midwatch.client.handoffs import HandoffCalls
+from midwatch.client.hooks import HookCalls
 from midwatch.client.sessions import SessionCalls
 from midwatch.client.streams import EventCalls, Which
 from midwatch.client.system import DeskCalls
@@ -31,6 +32,7 @@ class Client(
     AutomationCalls,
     GoalCalls,
     HandoffCalls,
+    HookCalls,
     DeskCalls,
 ):
     """A client of one server. Use it as an async context manager, or `close` it."""

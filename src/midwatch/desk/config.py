@@ -16,9 +16,18 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput
+from midwatch.desk.hook_settings import HookEntry
 from midwatch.domain.agent import NAME, AgentCapability, check_name
 from midwatch.domain.automation import ManageMode
 from midwatch.domain.budget import Budget
@@ -390,9 +399,13 @@ class Settings(BaseModel):
         default_factory=list,
         description="Git filters that run in worktrees, such as lfs. Others do not run: they could be an agent's.",
     )
-    completion_hook: list[str] = Field(
+    task_end_program: list[str] = Field(
         default_factory=list,
         description="Program that is started for every ended task, with the task as JSON on standard input.",
+    )
+    hooks: list[HookEntry] = Field(
+        default_factory=list,
+        description="Hooks that decide: Python classes as package.module:Class, and tables for programs.",
     )
     silent_after: Seconds = Field(
         1800.0, gt=0, description="Alert after this time without any event of a running task."

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from midwatch.base.errors import MidwatchError
 from midwatch.desk.foundation import Foundation, Setup
-from midwatch.live.hooks import Hooks
 from midwatch.live.subscriptions import Subscriptions
+from midwatch.live.task_ends import TaskEnds
 from midwatch.loops.routines import Routines
 from midwatch.programs.git import GitProgram
 from midwatch.services.alerts import Alerts
@@ -67,7 +67,7 @@ class Desk(Foundation):
         self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
-        self.hooks = Hooks(store, self.subscriptions)
+        self.task_ends = TaskEnds(store, self.subscriptions)
         self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
 
     def _build_handoffs(self) -> Handoffs:

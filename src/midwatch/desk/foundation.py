@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from midwatch.agents.profiles import advise
@@ -19,6 +19,7 @@ from midwatch.domain.relay import Relay
 from midwatch.domain.store import Store
 from midwatch.engines.embedded import dead_owners
 from midwatch.live.bus import Bus
+from midwatch.running.hook_chain import HookChain
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.running_tasks import RunningTasks
 from midwatch.services.agent_registry import AgentRegistry, Living
@@ -42,6 +43,7 @@ class Setup:
     clock: Clock
     work: bool = True
     """Whether this process runs tasks."""
+    hooks: HookChain = field(default_factory=HookChain)
 
 
 class Foundation:
@@ -50,7 +52,7 @@ class Foundation:
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
         """Build the foundation. `find_url` returns the address at which agents reach this desk, or None."""
         self.settings, self.home, self.store, self.clock = setup.settings, setup.home, setup.store, setup.clock
-        self.agents, self.channels = setup.agents, setup.channels
+        self.agents, self.channels, self.hooks = setup.agents, setup.channels, setup.hooks
         self.id = new_id("i", self.clock.now())
         self._find_url = find_url
         self.standstills = 0

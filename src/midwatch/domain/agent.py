@@ -19,12 +19,13 @@ from midwatch.domain.event import Payload
 from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.handoff_history import HandoffContext, InputFilter, Message
+from midwatch.domain.hook import HookOutcome
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.session import Message as SessionMessage
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
-from midwatch.domain.tool_call import ToolCall, ToolDecision
+from midwatch.domain.tool_call import Describe, ToolCall, ToolDecision, ToolResult
 
 Interrupt = Literal["stop", "terminate", "kill"]
 """`stop` asks the agent to end the turn; `terminate` and `kill` send SIGTERM or SIGKILL to its process group."""
@@ -308,8 +309,23 @@ class Turn(ProgramOwner, Protocol):
         `budget`.
         """
 
-    async def before_tool(self, call: ToolCall) -> ToolDecision:
-        """Decide whether a tool may run, by the rules. Call this method before each tool that the agent itself runs."""
+    async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        """Decide about a model call, by hooks. Call this method before each model call that the agent itself makes.
+
+        `describe` returns the request, the subject of `before_model`. It is only called if there are hooks.
+        """
+
+    async def after_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        """Decide about a model's answer, by hooks. `describe` returns the answer, the subject of `after_model`."""
+
+    async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
+        """Decide whether a tool may run, by hooks and rules. Call this before each tool that the agent itself runs.
+
+        `describe` returns the call with the arguments that a hook has changed; without it a change is a denial.
+        """
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:
+        """Decide about the result of a tool, by hooks. The `result` of the decision is what the model gets."""
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 MOST_TEXTS = 500
@@ -77,6 +77,9 @@ class ToolDecision(NamedTuple):
 
 
 GO_ON = ToolDecision()
+
+Describe = Callable[[Mapping[str, Any]], ToolCall]
+"""Returns the same call of a tool with other arguments, and what these would run, use and reach."""
 
 
 class ToolGate(Protocol):

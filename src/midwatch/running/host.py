@@ -11,6 +11,7 @@ from midwatch.base.trace import Trace
 from midwatch.domain.event import Event
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.running.hook_chain import HookChain
 from midwatch.running.slots import Slots
 from midwatch.services.approvals import Approvals
 from midwatch.services.day_budget import Budgets
@@ -43,6 +44,7 @@ class Host:
     handoffs: Handoffs
     waiter: Waiter = field(default_factory=Waiter)
     budgets: Budgets = field(default_factory=Budgets)
+    hooks: HookChain = field(default_factory=HookChain)
     show: Callable[[Event], None] = lambda live: None
     """Shows a live event to the clients that watch."""
     identify: Callable[[int], str] = str

@@ -31,7 +31,7 @@ from midwatch.services.day_budget import DaySpent
 
 log = logging.getLogger("midwatch.worker")
 
-Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
+Reason = Literal["cancel", "yield", "budget", "hook", "shutdown", "timeout", "lost"]
 """Why a turn is being stopped."""
 ERROR_SHOWN = 4000
 STUCK = TurnResult(outcome="error", stuck=True)
@@ -149,6 +149,8 @@ def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
     """Return the `status` for the event `turn_end`, from the reason of a stop and the outcome."""
     if reason == "timeout":
         return "timeout"
+    if reason == "hook":
+        return "error"
     if outcome.outcome in ("ok", "silent", "transferred") and reason != "cancel":
         return "completed"
     if reason not in (None, "budget"):

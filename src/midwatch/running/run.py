@@ -64,6 +64,8 @@ class Run:
         """The asyncio task in which the agent works on the turn."""
         self.reason: Reason | None = None
         """Why the turn is being stopped, or None."""
+        self._stopped_by: str | None = None
+        """Which hook stops the turn and why, or None."""
         self.deadline: float | None = None
         self.over: Over | None = None
         """The budget that is spent, or None."""
@@ -156,6 +158,11 @@ class Run:
             self.interrupt_agent()
         elif self.worktree is not None:
             self.worktree.cancel()
+
+    def stop_by_hook(self, words: str) -> None:
+        """Stop the turn with an error, because a hook decided so. `words` say which hook and why."""
+        self._stopped_by = self._stopped_by or words
+        self.interrupt("hook")
 
     def interrupt_agent(self) -> None:
         """Interrupt the agent in ever stronger modes, and stop waiting for an open question."""
@@ -311,6 +318,8 @@ class Run:
         if (self.reason == "budget" or outcome.outcome == "budget") and not done:
             spent = self.over.words if self.over else outcome.error
             return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage))
+        if self.reason == "hook":
+            return TaskStep(*end(task, now, outcome="error", error=self._stopped_by, usage=usage))
         if self.reason in ("yield", "shutdown") and not done:
             if task.on_crash == "fail":
                 why = f"midwatch was stopped during the task; half-done work is not repeated. ({self.reason})"

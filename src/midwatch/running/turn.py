@@ -6,7 +6,7 @@ Events are written in order and in batches while the agent works. The last event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import replace
@@ -40,15 +40,16 @@ from midwatch.domain.event import (
     event,
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
-from midwatch.domain.rule import Pattern, Ruling
+from midwatch.domain.hook import NO_HOOK, HookOutcome, describe_turn
+from midwatch.domain.rule import Decision, Pattern, Ruling
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
 from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
-from midwatch.domain.tool_call import ToolCall, ToolDecision
+from midwatch.domain.tool_call import Describe, ToolCall, ToolDecision, ToolResult
 from midwatch.domain.turn_steps import Step
 from midwatch.running.host import Host, ObservedTurn
 from midwatch.running.run import Run
-from midwatch.running.seams import check_tool
+from midwatch.running.seams import Seams
 from midwatch.running.turn_log import TurnLog
 from midwatch.services.rule_decision import narrow
 
@@ -95,6 +96,8 @@ class LiveTurn:
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
         self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
+        self._approved: str | None = None
+        """The tool that hooks have approved and that runs now. If it asks a person, hooks are not asked again."""
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
@@ -279,19 +282,54 @@ class LiveTurn:
             env[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
         return {**env, **self._trace.environment()} if self._trace is not None else env
 
-    async def before_tool(self, call: ToolCall) -> ToolDecision:
+    @property
+    def _seams(self) -> Seams:
+        """Return the seams of this turn. They are built for each use: the turn must not refer to itself through them."""
+        parent = self._trace.parent if self._trace is not None else None
+        describe = partial(describe_turn, self.task, self.workdir, parent)
+        return Seams(self._host.hooks, describe, self._report, self._judge, self._ask_approved)
+
+    async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        return await self._seams.before_model(describe, request_id)
+
+    async def after_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        return await self._seams.after_model(describe, request_id)
+
+    async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
+        self._approved = None
         call = call._replace(root=call.root or self.workdir)
-        return await check_tool(self._host.approvals.judge, self.ask, self.task, call)
+        decision = await self._seams.before_tool(call, describe)
+        if decision.action == "go_on" and call.asks:
+            self._approved = call.name
+        return decision
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:
+        self._approved = None
+        return await self._seams.after_tool(call, result)
+
+    async def _judge(self, question: Question) -> Decision:
+        return (await self._host.approvals.judge(self.task, question)).decision
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         asked = Question.plain(question, choices) if isinstance(question, str) else question
         asked = replace(asked, root=asked.root or self.workdir)
-        host = self._host
         if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
+        approval = NO_HOOK if asked.tool and asked.tool == self._approved else await self._seams.approve_question(asked)
+        return await self._decide(asked, expires, approval)
+
+    async def _ask_approved(self, question: Question) -> Answer:
+        """Ask a person about a tool that the hooks have approved."""
+        return await self._decide(question, None, NO_HOOK)
+
+    async def _decide(self, asked: Question, expires: float | None, approval: HookOutcome) -> Answer:
+        """Answer a question by the decision of the hooks or of the rules, or ask a person."""
+        host = self._host
         ruling = await host.approvals.judge(self.task, asked)
+        if approval.action != "go_on":
+            ruling = ruling._replace(decision=Decision("deny", "hook", approval.words))
         always = await asyncio.to_thread(narrow, asked, asked.root or self.task.workdir)  # it reads links
         now = host.clock.now()
         decided = answer_by_rule(self.task, asked, ruling.decision, now, always)
@@ -299,6 +337,8 @@ class LiveTurn:
             decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)
         if decided is not None:
             await self.log.write(decided[1])
+            if approval.action == "stop":
+                self._run.stop_by_hook(approval.words)
             return answer_of(decided[0], asked)
         expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time

@@ -27,8 +27,8 @@ from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
 from midwatch.programs.cgroup import remove_leftovers
-from midwatch.programs.hook_program import make_hook
 from midwatch.programs.reaper import identify, reap
+from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
@@ -91,6 +91,7 @@ class Crew:
             approvals=desk.approvals,
             handoffs=desk.handoffs,
             waiter=desk.waiter,
+            hooks=desk.hooks,
             budgets=build_budgets(settings, store, clock, desk.registry.serving),
             show=desk.bus.show,
             identify=identify,
@@ -121,6 +122,7 @@ class Crew:
         desk, engine, worker, role = self._desk, self.engine, self.worker, self.instance.role
         parts = [
             Part(remove_leftovers, engine.stop),
+            Part(self._start_hooks),
             _loop(self.courier, "delivery"),
             _loop(self.pruner, FOREIGN),
             _loop(self.rescuer, "approval"),
@@ -189,12 +191,19 @@ class Crew:
             with suppress(Conflict):
                 await desk.handoffs.abandon(handoff)
 
+    async def _start_hooks(self) -> None:
+        """Start the hook programs, and give all events to observing hooks."""
+        desk = self._desk
+        await desk.hooks.start()
+        for name, observe in desk.hooks.observers().items():
+            desk.hooks.note_subscription(name, await desk.subscriptions.add(f"hook {name}", observe, live=True))
+
     async def _subscribe(self) -> None:
-        """Subscribe the completion hook and the telemetry to the events that end tasks, and the event logs to all."""
+        """Subscribe the program for ended tasks, the telemetry and the event logs to the events that they need."""
         desk, leads = self._desk, self.engine.leads
-        if desk.settings.completion_hook:
-            hook = make_hook(desk.settings.completion_hook, desk.child_env)
-            await desk.hooks.add("completion", hook, leads)
+        if desk.settings.task_end_program:
+            run = make_runner(desk.settings.task_end_program, desk.child_env)
+            await desk.task_ends.add("task_end", run, leads)
         if self._telemetry is not None:
             workflows = Workflows(self._telemetry, desk.store)
             await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)

@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from midwatch.base.clock import Clock, SystemClock
@@ -22,6 +22,7 @@ from midwatch.desk.build import Registered, build_agents, build_channels, choose
 from midwatch.desk.config import Settings
 from midwatch.desk.desk import Desk
 from midwatch.desk.foundation import Setup
+from midwatch.desk.hooks import build_hooks
 from midwatch.domain.channel import Channel
 from midwatch.domain.instance import Role
 from midwatch.domain.store import Commit
@@ -63,6 +64,7 @@ class Runtime(Desk):
         *,
         agents: Mapping[str, Registered] | None = None,
         channels: Mapping[str, Channel] | None = None,
+        hooks: Iterable[object] = (),
         settings: Settings | None = None,
         role: Role = "library",
         work: bool = True,
@@ -72,11 +74,12 @@ class Runtime(Desk):
     ) -> AsyncIterator[Runtime]:
         """Open the desk of a home directory and close it at the end of the block.
 
-        `agents` and `channels` are added to the configured ones. `only` limits the agents that work in this process.
-        With `work=False` this process runs no tasks; it can submit and read them. If a `midwatch up` runs on the same
-        SQLite home, this process runs only tasks that were submitted here, or that no other process can run.
+        `agents`, `channels` and `hooks` are added to the configured ones. `only` limits the agents that work in this
+        process. With `work=False` this process runs no tasks; it can submit and read them. If a `midwatch up` runs on
+        the same SQLite home, this process runs only tasks that were submitted here, or that no other process can run.
         """
         settings = settings or Settings.load(home)
+        chain = build_hooks(settings, hooks)
         place = Home(settings.home)
         place.prepare(settings.owner_access)
         up = place.claim_up() if role == "up" else None
@@ -87,7 +90,7 @@ class Runtime(Desk):
             try:
                 known = choose_agents(build_agents(settings, agents or {}), only)
                 ways = {**build_channels(settings), **(channels or {})}
-                setup = Setup(settings, place, store, known, ways, clock or SystemClock(), work)
+                setup = Setup(settings, place, store, known, ways, clock or SystemClock(), work, chain)
                 desk = cls(setup, role=role, url=url)
                 try:
                     await desk._start()
@@ -111,6 +114,7 @@ class Runtime(Desk):
             Part(self._follow_commits, self.bus.stop),
             Part(stop=self.tokens.close),
             Part(stop=self._loopback.close),
+            Part(stop=self.hooks.close),
             Part(stop=self.subscriptions.stop),
         ]
 

@@ -15,10 +15,11 @@ from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
 from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import MessageDelta, MessageUpdate, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
+from midwatch.domain.hook import NO_HOOK, HookOutcome
 from midwatch.domain.session import Message, Role, Session, gate_key
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import new_task
-from midwatch.domain.tool_call import GO_ON, ToolCall, ToolDecision
+from midwatch.domain.tool_call import GO_ON, Describe, ToolCall, ToolDecision, ToolResult
 
 
 class RecordingTurn:
@@ -177,10 +178,22 @@ class RecordingTurn:
         """Return `spent`, which a test may set."""
         return self.spent
 
-    async def before_tool(self, call: ToolCall) -> ToolDecision:
+    async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        """Allow the model call."""
+        return NO_HOOK
+
+    async def after_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
+        """Keep the model's answer."""
+        return NO_HOOK
+
+    async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
         """Record the call of a tool, and allow it."""
         self.tool_calls.append(call)
         return GO_ON
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:
+        """Keep the result of a tool."""
+        return ToolDecision(result=result)
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None

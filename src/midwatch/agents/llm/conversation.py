@@ -20,9 +20,10 @@ from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool, TurnTransfer
 from midwatch.agents.llm.history import Call, Transcript, Window, select_newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
+from midwatch.agents.llm.model_hooks import Request, StoppedByHook, ask_after_model, ask_before_model
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Toolbox, ToolError, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import Toolbox, ToolError, Toolkit, ToolOutput, clean, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -33,7 +34,7 @@ from midwatch.domain.context_item import write_items
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
-from midwatch.domain.tool_call import ToolCall, collect_texts
+from midwatch.domain.tool_call import ToolCall, ToolDecision, ToolResult, collect_texts
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -117,6 +118,15 @@ class Loop:
         self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have counted
 
     async def run(self) -> TurnResult:
+        """Run until there is an answer, or a hook stops the turn. Return the result."""
+        try:
+            return await self._run_steps()
+        except StoppedByHook as stopped:
+            for call in self._talk.open_calls():  # no results are kept: a later attempt asks the hooks again
+                await self._emit_skipped(call, str(stopped))
+            return replace(self._build_result(), outcome="error", error=str(stopped))
+
+    async def _run_steps(self) -> TurnResult:
         """Run until there is an answer, the budget is spent, or the work is transferred. Return the result."""
         turn, talk, names = self._turn, self._talk, self._transfer.names
         # the retry of a completed task begins again
@@ -166,14 +176,18 @@ class Loop:
         if trimmed := self._window.fit(self._talk):
             await self._emit_trimmed("budget", trimmed)
         self._calls += 1
-        request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
+        request_id = self._request_id()
+        request = await self._prepare()
+        if request.answer is not None:
+            return request.answer
+        tools = request.parameters.function_tools
         await turn.emit(events.LlmRequest(
-            model=options.model, messages_count=len(self._window.view(self._talk)),
-            tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
-            temperature=options.temperature, request_id=request_id,
+            model=options.model, messages_count=len(request.messages),
+            tools_count=0 if self._talk.closing else len(tools), max_tokens=request.settings.get("max_tokens"),
+            temperature=request.settings.get("temperature"), request_id=request_id,
         ))  # fmt: skip
         live, began = Live(turn, request_id, self._messages), time.monotonic()
-        asking = asyncio.create_task(self._ask(live, request_id))
+        asking = asyncio.create_task(self._ask(request, live))
         try:
             await self._wait_unless_interrupted(asking)
             if asking.done():
@@ -181,7 +195,8 @@ class Loop:
                 await self._emit_response(response, request_id, time.monotonic() - began)
                 return response
         except Exception as problem:
-            await turn.emit(events.LoopError(stage="llm", message=str(problem)))
+            if not isinstance(problem, StoppedByHook):
+                await turn.emit(events.LoopError(stage="llm", message=str(problem)))
             await self._emit_no_answer("error", request_id, live, began)
             raise
         finally:
@@ -191,26 +206,39 @@ class Loop:
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
-        """Store the answer. If it calls tools, emit its text as a message."""
+        """Store the answer as hooks leave it. If it calls tools, emit its text as a message."""
+        response = await ask_after_model(self._turn, response, self._request_id())
         text = (response.text or "").strip()
         if text and response.tool_calls:
             await self._emit_message(text)
         took = [steer.id for steer in self._turn.steers("stop")] if not response.tool_calls else []
         await self._keep(history.make_answer_step(response, self._turn.task_id), took)
 
-    async def _ask(self, live: Live, request_id: str) -> ModelResponse:
+    def _request_id(self) -> str:
+        return f"{self._turn.task_id}.{self._turn.attempt}.{self._calls}"
+
+    async def _prepare(self) -> Request:
+        """Return the next request as hooks leave it, or the answer of a hook."""
+        no_tools = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
+        settings = {**self._caller.settings, **no_tools}
+        request = Request(self._window.view(self._talk), self._build_parameters(), settings)
+        return await ask_before_model(self._turn, request, self._options.model, self._request_id())
+
+    async def _ask(self, request: Request, live: Live) -> ModelResponse:
         """Call the model. If the request is too long for the model, leave out more messages and try again."""
-        params = self._build_parameters()
-        more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
-        while True:
+        while request.answer is None:
             try:
-                return await self._caller.call(self._window.view(self._talk), params, live, request_id, **more)
+                return await self._caller.call(
+                    request.messages, request.parameters, request.settings, live, self._request_id()
+                )
             except Fault as fault:
                 trimmed = self._window.make_room(self._talk)
                 if trimmed is None:
                     hint = "shorten the prompt, or use a model with a larger window."
                     raise AgentError(f"{fault.text}; no more messages can be left out: {hint}") from fault
                 await self._emit_trimmed("refused", trimmed)
+                request = await self._prepare()
+        return request.answer
 
     def _build_parameters(self) -> ModelRequestParameters:
         """Return the parameters of a model request: the tools, the form of the output and the instructions."""
@@ -285,21 +313,40 @@ class Loop:
         if reason := await self.before_tool(call):
             await self._skip(call, reason)
             return
-        decision = await self._turn.before_tool(self._describe(call))
+        decision = await self._turn.before_tool(self._describe(call), lambda new: self._describe(call.change(new)))
+        if decision.action == "stop":
+            raise StoppedByHook(decision.reason)
+        if decision.action == "answer":
+            await self._take_answer(call, decision)
+            return
         if decision.action != "go_on":
             await self._skip(call, decision.reason or DENIED, decision.by)
             return
+        if decision.call is not None:
+            call = call.change(decision.call.arguments)
         began = time.monotonic()
-        output = await self.tool(call)
+        output = await self.tool(call, changed=decision.call is not None)
         await self.after_tool(call, output, time.monotonic() - began)
+
+    async def _take_answer(self, call: Call, decision: ToolDecision) -> None:
+        """Store what a hook answers in place of a tool, as the hooks after the tool leave it."""
+        assert decision.result is not None
+        decision = await self._turn.after_tool(self._describe(call), decision.result)
+        if decision.action == "stop":
+            raise StoppedByHook(decision.reason)
+        text, is_error = decision.result or ToolResult("")
+        await self._emit_skipped(call, text, decision.by)
+        await self._keep(history.make_result_step(call, clean(text), "failed" if is_error else "success"))
 
     async def _skip(self, call: Call, reason: str, rule: str | None = None) -> None:
         """Report that a tool call is not run. The model gets `reason` as the result of the call."""
-        tool_id = call.part.tool_call_id
-        await self._turn.emit(events.ToolExecSkipped(
-            tool=cut(call.name, 200), reason=reason, tool_call_id=tool_id, rule=rule
-        ))  # fmt: skip
+        await self._emit_skipped(call, reason, rule)
         await self._keep(history.make_result_step(call, reason, "interrupted"))
+
+    async def _emit_skipped(self, call: Call, reason: str, rule: str | None = None) -> None:
+        await self._turn.emit(events.ToolExecSkipped(
+            tool=cut(call.name, 200), reason=cut(reason, RESULT_LIMIT), tool_call_id=call.part.tool_call_id, rule=rule
+        ))  # fmt: skip
 
     async def before_tool(self, call: Call) -> str | None:
         """Return why the tool must not run, as text for the model; None if the tool may run."""
@@ -323,8 +370,8 @@ class Loop:
             whole = collect_texts(arguments)
             return ToolCall(call.name, arguments, call_id, tool.server, tool.kind, asks=tool.asks, **whole)
 
-    async def tool(self, call: Call) -> ToolOutput:
-        """Run the tool. If the tool must not run twice, first store the fact that it may have run."""
+    async def tool(self, call: Call, changed: bool = False) -> ToolOutput:
+        """Run the tool. If it must not run twice, or a hook has changed the call, first store that it may have run."""
         tool = self._box.tools.get(call.name)
         arguments = read_arguments(call)
         await self._turn.emit(events.ToolExecStart(
@@ -332,8 +379,8 @@ class Loop:
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
         ))  # fmt: skip
-        if tool is not None and not tool.safe and not self._talk.may_have_run(call):
-            await self._keep({"kind": "started", "call": call.place})
+        if changed or (tool is not None and not tool.safe and not self._talk.may_have_run(call)):
+            await self._keep(history.make_started_step(call, changed))
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:
@@ -341,7 +388,10 @@ class Loop:
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
-        """Emit and store the result of the tool."""
+        """Emit and store the result of the tool, as hooks leave it."""
+        decision = await self._turn.after_tool(self._describe(call), ToolResult(output.text, output.is_error))
+        if decision.result is not None and decision.result != (output.text, output.is_error):
+            output = ToolOutput(clean(decision.result.text), decision.result.is_error, went_on=output.went_on)
         await self._turn.emit(events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
@@ -350,6 +400,8 @@ class Loop:
         if output.for_user:
             await self._emit_message(output.for_user)
         await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
+        if decision.action == "stop":
+            raise StoppedByHook(decision.reason)
 
     # -- other agents --------------------------------------------------------------------------------------------
 

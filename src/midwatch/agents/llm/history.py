@@ -8,7 +8,7 @@ The same code handles stored and new steps, so a resumed turn continues where it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,10 @@ class Call(NamedTuple):
     def name(self) -> str:
         """The tool's name."""
         return self.part.tool_name
+
+    def change(self, arguments: Mapping[str, Any]) -> Call:
+        """Return the call with the arguments that hooks have changed."""
+        return Call(self.place, replace(self.part, args=dict(arguments)))
 
 
 class Transcript:
@@ -97,6 +101,8 @@ class Transcript:
                 self._add_answer(step["response"], step["task"])
             case "started":
                 self._started.add(step["call"])
+                if (arguments := step.get("arguments")) is not None:  # a hook changed the call before it ran
+                    self._calls[step["call"]] = replace(self._calls[step["call"]], args=arguments)
             case "tool":
                 self.final = step.get("final", self.final)
                 self.refused += step.get("refused", False)
@@ -222,6 +228,11 @@ def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
 def make_answer_step(response: ModelResponse, task_id: str) -> Json:
     """Return a step that contains a model's answer."""
     return {"kind": "model", "response": _data(response), "task": task_id}
+
+
+def make_started_step(call: Call, changed: bool) -> Json:
+    """Return a step that says that a tool may have run; if a hook changed the arguments, with these arguments."""
+    return {"kind": "started", "call": call.place, **({"arguments": call.part.args} if changed else {})}
 
 
 def make_result_step(call: Call, text: str, outcome: Any = "success", **more: Any) -> Json:

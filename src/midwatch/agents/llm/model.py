@@ -219,11 +219,12 @@ class Caller:
         self._hide = hide
         self._retries, self._silence = options.retries, options.silence
         configured = {"temperature": options.temperature, "max_tokens": options.max_tokens}
-        self._settings = {name: value for name, value in configured.items() if value is not None}
+        self.settings = {name: value for name, value in configured.items() if value is not None}
 
     async def call(
-        self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any
-    ) -> ModelResponse:
+        self, messages: list[ModelMessage], params: ModelRequestParameters, settings: Mapping[str, Any], live: Live,
+        request_id: str,
+    ) -> ModelResponse:  # fmt: skip
         """Call the model and return its answer. Retry temporary failures.
 
         Raise Fault with the kind `context` if the request is too long for the model. After other failures, raise
@@ -232,7 +233,7 @@ class Caller:
         attempt = 0
         while True:
             try:
-                return await self._call_once(messages, params, live, more)
+                return await self._call_once(messages, params, settings, live)
             except Fault as fault:
                 await live.discard()
                 attempt += 1
@@ -249,11 +250,11 @@ class Caller:
             await asyncio.sleep(pause)
 
     async def _call_once(
-        self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, more: Mapping[str, Any]
+        self, messages: list[ModelMessage], params: ModelRequestParameters, chosen: Mapping[str, Any], live: Live
     ) -> ModelResponse:
         from pydantic_ai.direct import model_request_stream
 
-        settings: Any = {**self._settings, **more, "max_retries": 0}
+        settings: Any = {**chosen, "max_retries": 0}
         try:
             async with asyncio.timeout(self._silence) as watch:
                 stream = model_request_stream(

@@ -128,6 +128,8 @@ const LINES = {
     : `Using ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quote(p.arguments)}` : ""}`),
   tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quote(p.result)}` : ""}`,
   tool_exec_skipped: (p) => `${p.tool} was skipped: ${quote(p.reason)}`,
+  hook_decided: (p) => `Hook ${p.hook}${p.failed ? " failed" : ""}: ${p.decision}${p.tool ? ` ${p.tool}` : ""}` +
+    `${p.reason ? `: ${quote(p.reason)}` : ""}`,
   context_trimmed: (p) => `${formatCount(p.dropped_messages, "old message")} removed from the context of the model`,
   steering_injected: (p) => `${formatCount(p.count, "message")} delivered to the running turn`,
   context_injected: (p) => `${formatCount(p.count, "result")} of background work given to the agent`,
@@ -216,6 +218,7 @@ export function getTone(event) {
   if (event.kind === "task_finished") return p.status === "done" ? "good" : p.status === "failed" ? "bad" : "plain";
   if (["error", "delivery_failed", "task_rescued"].includes(event.kind) || p.is_error) return "bad";
   if (event.kind === "agent_error") return p.level === "warning" ? "warn" : "bad";
+  if (event.kind === "hook_decided") return p.failed ? "bad" : "warn";
   if (event.kind === "goal_completed") return "good";
   if (event.kind === "goal_timed_out") return "bad";
   if (["automation_paused", "goal_paused", "automation_missed", "watchdog_alert"].includes(event.kind)) return "warn";

@@ -161,6 +161,25 @@ class ToolExecSkipped(Payload):
     rule: str | None = None
 
 
+@kind("hook_decided")
+class HookDecided(Payload):
+    """A hook decided something other than to go on.
+
+    `decision` is change, answer, deny or stop. With `failed` the hook gave no valid decision, so midwatch denies;
+    `reason` explains it. `duration` is in seconds.
+    """
+
+    hook: str
+    seam: str
+    decision: str
+    reason: str | None = None
+    failed: bool = False
+    duration: float = 0.0
+    tool: str | None = None
+    tool_call_id: str | None = None
+    request_id: str | None = None
+
+
 @kind("context_trimmed", agents=True)
 class ContextTrimmed(Payload):
     """Old messages were removed from the input of the model. `reason` is budget or refused."""

@@ -26,16 +26,18 @@ export default async function renderSettings(main, page) {
   const limits = createPanel("Limits");
   const store = createPanel("Storage");
   const channels = createPanel("Channels");
+  const hooks = createHookPanel();
   for (const panel of [who, limits, store,
     channels]) { panel.body.classList.add("padded"); panel.body.append(createSkeleton(3)); }
   const tokens = createTokenPanel();
   main.append(createPageHead("Settings"),
     h("div.settings-grid", h("div.stack", who.node, limits.node),
-      h("div.stack", tokens.node, store.node, channels.node)));
+      h("div.stack", tokens.node, store.node, channels.node, hooks.node)));
   const me = desk.me ?? (await get("/me"));
   desk.me = me;
   who.body.replaceChildren(createFacts({ Actor: me.actor, Role: me.role, Version: me.version, Home: me.home }));
   tokens.read(me.role === "owner");
+  hooks.read();
   try {
     const reply = await get("/settings");
     if (!page.isCurrent()) return;
@@ -52,6 +54,26 @@ export default async function renderSettings(main, page) {
   } catch (problem) {
     for (const panel of [limits, store, channels]) panel.body.replaceChildren(createFailure(problem));
   }
+}
+
+function createHookPanel() {
+  const { node, body } = createPanel("Hooks", { name: "hooks" });
+  const read = async () => {
+    try {
+      const { hooks } = await get("/hooks");
+      if (!hooks.length)
+        return body.replaceChildren(h("p.faint.padded", "No hooks. Add them with the setting hooks."));
+      return body.replaceChildren(h("div.scroll-x", h("table.plain",
+        h("thead", h("tr", ["Name", "Kind", "State", "Calls", "Failures", "Seams"].map((name) => h("th", name)))),
+        h("tbody", hooks.map((hook) => h("tr", { title: hook.last_error ?? "" },
+          h("td", hook.name), h("td", hook.kind), h("td", hook.state), h("td.num", hook.calls),
+          h("td.num", hook.failures), h("td", hook.seams.join(", "))))))));
+    } catch (problem) {
+      return body.replaceChildren(createFailure(problem, read));
+    }
+  };
+  body.append(createSkeleton(2));
+  return { node, read };
 }
 
 const addPrefix = (word, values) =>
