@@ -151,8 +151,8 @@ class Rules:
 
 
 TOLD = {"allow": "allowed", "ask": "a person is asked", "deny": "denied"}
-KINDS: Mapping[str, QuestionKind] = {"command": "execute", "path": "edit", "host": "fetch"}
-"""The kind of a tool that is tested, if only its command, path or host is named."""
+TYPICAL: Mapping[str, str] = {"command": "run_command", "path": "write_file", "host": "fetch"}
+"""The tool that is tested, if only its command, path or host is named."""
 
 
 def _describe(decision: Decision) -> str:
@@ -161,22 +161,14 @@ def _describe(decision: Decision) -> str:
     return f"{TOLD[decision.verdict]} by a rule of the {decision.source}: {decision.rule}"
 
 
-def _guess_kind(use: RuleTest) -> str:
-    """Return the kind of the tool: as given, else by its name, else by what it would use."""
-    name = use.get("tool") or ""
-    if use.get("kind") or "/" in name:
-        return use.get("kind") or "other"
-    by_use = (kind for field, kind in KINDS.items() if use.get(field))
-    return guess_kind(name) if name else next(by_use, "other")
-
-
 def _read_use(use: RuleTest) -> Question:
-    """Return the question that a tool would ask."""
-    kind = _guess_kind(use)
+    """Return the question that a tool would ask. Without a kind, the name of the tool tells it."""
+    tool = use.get("tool") or next((name for field, name in TYPICAL.items() if use.get(field)), None)
+    kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in tool else "other")
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
     path, host = use.get("path"), use.get("host")
     return Question(
-        text="May I?", kind=cast(QuestionKind, kind), tool=use.get("tool") or None, command=use.get("command") or None,
+        text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
         paths=(path,) if path else (), hosts=(host,) if host else (),
     )  # fmt: skip
