@@ -267,6 +267,7 @@ class EventQuery(Strict):
     before: int | None = Field(None, ge=0, le=2**62, description="Return the last events before this seq.")
     kind: list[str] = Field(default_factory=list, description="`tool_*` means all kinds that begin with tool_.")
     task_id: str | None = None
+    tree: str | None = Field(None, description="A task or goal, and all work that grew out of it.")
     turn_id: str | None = None
     session_key: str | None = None
     agent: str | None = None

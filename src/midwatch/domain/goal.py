@@ -24,8 +24,9 @@ from midwatch.domain.changes import Changes, change_record, event_about, update_
 from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.lineage import extend_path, latest_turn
 from midwatch.domain.requests import refuse_first
-from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, new_task, submit_task
+from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, correlate, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
 Work = Literal["step", "verify", "wrap_up"]
@@ -130,6 +131,8 @@ class Goal(JsonRecord):
     work: Work = "step"
     task_id: Hidden[str | None] = None
     """The task whose end decides how the goal continues; None if this task was stopped."""
+    last_turn: Hidden[str | None] = None
+    """The latest turn of the latest ended task."""
     proposal: Hidden[Literal["complete", "delay"] | None] = None
     """What the agent proposed in the running step; `complete` stays until the agent's claim is verified."""
     evidence: str | None = None
@@ -280,11 +283,13 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
         budget=_remaining_budget(after, terms),
-        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
+        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
+    task = task._replace(trace_path=extend_path(goal.id, task.id))
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
     begun = event_about(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
-    return Changes(updates=(update_record(goal, now, **new),), events=(begun,)).plus(submit_task(task, now))
+    step = Changes(updates=(update_record(goal, now, **new),), events=(begun._replace(**correlate(task)),))
+    return step.plus(submit_task(task, now))
 
 
 BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
@@ -388,6 +393,7 @@ def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
         "tokens": goal.tokens + (task.tokens_used or 0),
         "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
         "seconds": goal.seconds + max(0.0, worked),
+        "last_turn": latest_turn(task) or goal.last_turn,
     }
     if ended.thread_id and task.session_key == goal.session_key:
         fields["thread_id"] = ended.thread_id

@@ -118,6 +118,9 @@ class Task(NamedTuple):
     transferred_to: str | None = None
     steers: Hidden[int] = 0
     """How many messages people sent to turns of this task. A step that ends the task fails if this has changed."""
+    parent_turn_id: str | None = None
+    trace_path: str | None = None
+    source: str | None = None  # these three: see `midwatch.domain.lineage`
     returns_to: Hidden[str | None] = None
     """The task whose agent started this task without waiting for it, or None."""
     returns: Hidden[Returns | None] = None
@@ -549,13 +552,19 @@ def guard_ownership(task: Task) -> dict[str, Any]:
 
 def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
     """Return the envelope fields of an event about `task`."""
-    return {
+    about = {
         "task_id": task.id,
         "session_key": task.session_key,
         "agent_id": task.agent,
         "attempt": task.attempt,
         "actor": actor or task.creator,
     }
+    return about if task.source is None else {**about, **correlate(task)}
+
+
+def correlate(task: Task) -> dict[str, Any]:
+    """Return the envelope fields that say what work the task grew out of."""
+    return {"parent_turn_id": task.parent_turn_id, "trace_path": task.trace_path, "source": task.source}
 
 
 def turn_of(task_id: str, attempt: int) -> str:

@@ -32,6 +32,10 @@ LOOK_SECONDS = 3600.0
 PAUSE_SECONDS = 1.0
 LOST = "the process of the task ended, and half-done work is not repeated. Check the partial work, then retry the task."
 CUT_OFF = "cut off when its process ended"
+SAME_IN_END = (
+    "agent_id", "turn_id", "session_key", "task_id", "attempt", "actor", "parent_turn_id", "trace_path", "source",
+)  # fmt: skip
+"""The fields of the envelope that are the same in a start event and in its end event."""
 
 
 class Rescuer(LeaderLoop):
@@ -160,6 +164,5 @@ def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
         spent = (now - start.time) / SECOND
         over = start.kind == "turn_start"
         end_payload = TurnEnd(status="aborted", duration=spent) if over else end_call(start, CUT_OFF, spent)
-        about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
-        ends.append(event(end_payload, now, **about))
+        ends.append(event(end_payload, now, **{name: getattr(start, name) for name in SAME_IN_END}))
     return tuple(ends)

@@ -28,6 +28,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.context_item import Returns
 from midwatch.domain.handoff import Form, Handoff, HandoffFilter, HandoffTask, Limits, Link, RunningTasks, Transfer
 from midwatch.domain.handoff_history import HandoffContext, HandoffInputData, HistoryMapper, InputFilter
+from midwatch.domain.lineage import derive, latest_turn
 from midwatch.domain.listing import Listing
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
@@ -265,6 +266,8 @@ class Handoffs:
             transfer_message=rules.transfer_message(to), request=options.task.data(),
             context=replace(options.context, parent_handoff=rules.latest_handoff(chain)).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
+            parent_turn_id=latest_turn(source) if source else None,
+            trace_path=(source.trace_path or source.id) if source else None,
             awaited=options.awaited or options.wait or options.form == "transfer",
             owner=self._owner, retry_of=options.retry_of, timeout=self._get_timeout(options),
             deadline_at=now + int(self._get_timeout(options) * SECOND), max_retries=options.max_retries, created_at=now,
@@ -436,9 +439,10 @@ class Handoffs:
             dir_key=rules.lend_directory(terms.dir_key(options.workdir), source),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=handoff.max_retries + 1, root_id=handoff.root_id, parent_id=handoff.source_task,
-            internal_key=f"handoff:{handoff.id}", submitter=self._owner,
+            internal_key=f"handoff:{handoff.id}", submitter=self._owner, source=options.form,
             returns_to=handoff.source_task if options.returns else None, returns=options.returns,
         )  # fmt: skip
+        task = task if source is None else derive(task, source, options.form)
         if options.form == "transfer" and source is not None:
             task = rules.take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
         return task, {**handoff.context, "messages": [dict(message) for message in messages]}

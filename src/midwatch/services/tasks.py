@@ -14,10 +14,10 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, retry_command, spending_of
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.context_item import Returns
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
+from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, check_key
@@ -77,13 +77,12 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        task = await self._build(prompt, actor_name(actor), wish)
-        if parent := agent_task(actor):
-            how: Returns = "wake" if wish.get("wake") else "context"
-            root = parent.root_id or parent.id
-            task = task._replace(parent_id=parent.id, root_id=root, returns_to=parent.id, returns=how)
-        elif wish.get("wake"):
+        parent = agent_task(actor)
+        if parent is None and wish.get("wake"):
             raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
+        task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
+        if parent is not None:
+            task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -94,7 +93,7 @@ class Tasks:
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         wish = await self.authorization.restrict_task(actor, wish)
-        task = await self._build(prompt, actor_name(actor), wish)
+        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
         steer = Steer(
@@ -280,7 +279,7 @@ class Tasks:
             budget=raise_budget(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         try:
-            return await self._insert(fresh, None)
+            return await self._insert(derive(fresh, old, "retry"), None)
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
@@ -297,6 +296,7 @@ class Tasks:
                 "prompt": cut(relative.prompt, RELATIVE_TEXT),
                 "agent": relative.agent,
                 "created_at": iso(relative.created_at),
+                "trace_path": relative.trace_path,
             }
             for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
@@ -346,6 +346,14 @@ class Tasks:
                 agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
+
+
+def _attach(task: Task, parent: Task | None) -> Task:
+    """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
+    if parent is None:
+        return task
+    task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+    return derive(task, parent, "background")
 
 
 def _matches(task: Task, which: TaskFilter) -> bool:

@@ -130,3 +130,6 @@ SELECT {task} FROM (
 ) AS newest
 WHERE NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || newest.id)
 ORDER BY completed_at DESC LIMIT :limit
+
+-- lineages: what some tasks grew out of, if they grew out of other work
+SELECT id, parent_turn_id, trace_path, source FROM tasks WHERE id IN {list:ids} AND source IS NOT NULL

@@ -13,7 +13,7 @@ from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message
 from midwatch.domain.task import Task
-from midwatch.stores.rows import encode, encode_task, get_values
+from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs import context_item as items
 from midwatch.stores.verbs.tx import Move, Tx
@@ -42,7 +42,30 @@ def apply(tx: Tx, changes: Changes) -> None:
     if changes.messages:
         events = _number(events, add_messages(tx, changes.messages))
     add_deliveries(tx, changes.deliveries)
-    tx.events += [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
+    events = [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
+    tx.events += _add_lineage(tx, events) if any(map(_lacks_lineage, events)) else events
+
+
+WITHOUT_TASK = frozenset({"approval_resolved", "rule_added"})
+"""Events that name an attempt, but are built without the record of its task."""
+
+
+def _lacks_lineage(event: Event) -> bool:
+    """Return whether an event names a task, but was built without the record of this task."""
+    bare = event.attempt is None or event.kind in WITHOUT_TASK
+    return bare and event.source is None and event.task_id is not None
+
+
+def _add_lineage(tx: Tx, events: Iterable[Event]) -> list[Event]:
+    """Return the events; those that were built without the record of their task get the lineage of this task."""
+    ids = sorted({event.task_id for event in events if event.task_id is not None and _lacks_lineage(event)})
+    lineages = {row[0]: row[1:] for row in tx.rows("task.lineages", {"ids": dumps(ids)})}
+    return [
+        event._replace(parent_turn_id=found[0], trace_path=found[1], source=found[2])
+        if _lacks_lineage(event) and (found := lineages.get(event.task_id or ""))
+        else event
+        for event in events
+    ]
 
 
 def insert(tx: Tx, record: Record) -> None:
