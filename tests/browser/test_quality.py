@@ -224,7 +224,7 @@ async def test_every_page_opens_and_a_task_can_be_submitted_on_a_phone(desk: Des
     await desk.wait_for_end(worked)
     await desk.submit("with asks", "coder", session_key="chat:phone")
     await desk.until("/approvals", lambda inbox: inbox["approvals"])
-    more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")
+    more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/rules", "/usage", "/usage?by=model")
     for path in (page.url, "/", "/tasks", "/events", *more):
         await page.goto(path)
         await expect(page.locator("main h1")).to_be_visible()

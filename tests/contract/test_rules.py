@@ -74,12 +74,12 @@ async def test_rules_are_listed_newest_first_by_agent_and_can_be_revoked_once(st
 
 async def test_an_approval_answered_by_a_rule_is_stored_and_never_in_the_inbox(store: Store) -> None:
     task = await submit_and_claim(store, route="console")
-    decided = answer_by_rule(task, make_question(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
+    decided = answer_by_rule(task, make_question(), Decision("deny", "rule:agent", "deny `git push`"), CLOCK.now())
     assert decided is not None
     await store.apply(decided[1])
     (approval,) = await store.list_approvals(None)
     assert approval == decided[0]
-    assert (approval.status, approval.answer, approval.answered_by) == ("denied", "Reject", "rule:config")
+    assert (approval.status, approval.answer, approval.answered_by) == ("denied", "Reject", "rule:agent")
     assert await store.list_approvals("pending") == [] and await store.find_next_expiry() is None
     assert [delivery.notice for delivery in await store.list_deliveries(task_id=task.id)] == ["started"]
 

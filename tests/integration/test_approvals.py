@@ -76,9 +76,9 @@ async def test_rules_answer_at_once_and_are_logged(home: Path, tmp_path: Path) -
         assert [
             (approval.status, approval.answered_by, approval.rule) for _, approval in sorted(approvals.items())
         ] == [
-            ("granted", "rule:config", "allow `git log *`"),
-            ("denied", "rule:config", "deny `git push`"),
-            ("denied", "rule:config", "default: deny"),
+            ("granted", "rule:agent", "allow `git log *`"),
+            ("denied", "rule:agent", "deny `git push`"),
+            ("denied", "rule:agent", "default: deny"),
         ]
         assert await desk.approvals.list("pending") == []
         events = await desk.store.read_events(0, EventFilter(kinds=("approval_requested", "approval_resolved")))

@@ -33,7 +33,7 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
 from midwatch.domain.agent import Answer, Choice, TurnResult, lasts
 from midwatch.domain.event import AgentFault, LlmResponse, MessageUpdate, Payload, PlanUpdate, ThoughtUpdate
-from midwatch.domain.rule import Policy
+from midwatch.domain.rule import Level, Policy
 from midwatch.domain.session import Role
 from midwatch.programs.guard import guard
 from midwatch.programs.process import Program
@@ -974,8 +974,8 @@ def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more:
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
     question = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
     assert question.command == command
-    allowed = decide(question, root, [("config", Policy.from_data({"allow": [{"command": "npm test"}]}))])
-    assert allowed.verdict == ("allow" if command == "npm test" else "ask")
+    allowed = decide(question, root, [Level("agent", Policy.from_data({"allow": [{"command": "npm test"}]}))])
+    assert allowed.verdict == ("allow" if command == "npm test" else None)
 
 
 def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:

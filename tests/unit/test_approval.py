@@ -29,7 +29,7 @@ from midwatch.domain.approval import (
 )
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
-from midwatch.domain.rule import Decision
+from midwatch.domain.rule import Decision, Level, Policy, Ruling
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.approvals import Approvals
@@ -239,8 +239,21 @@ async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
     assert (rule.effect, rule.created_by, rule.approval_id) == (effect, "ann", question.id)
     assert approval.rule == rule.text == approval.answer
     assert answer_of(approval, make_question()).choice == own
-    again = decide(make_question(), "/tmp", [], [rule])
+    again = decide(make_question(), "/tmp", [Level("agent", Policy(), (rule,))])
     assert again.verdict == effect
+
+
+async def test_always_is_not_offered_where_it_has_no_effect(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    """A rule of the desk asks each time; a new rule of the agent cannot change that, but it can deny."""
+    task = await submit_and_claim(memory, workdir="/tmp")
+    ruling = Ruling(Decision("ask", "rule:desk", "ask `git status`", "desk"), keeps=False)
+    question, changes = ask(task, make_question(), 60, clock.now(), ruling, narrow(make_question(), "/tmp"))
+    await memory.apply(changes)
+    assert [choice.kind for choice in question.choices] == ["reject_once", "allow_once", "reject_always"]
+    assert question.rule == "ask `git status`"
+    with pytest.raises(InvalidInput, match="would have no effect"):
+        await inbox.answer(question.id, grant=True, always=True)
+    assert (await inbox.answer(question.id, grant=False, always=True)).status == "denied"
 
 
 async def test_always_is_refused_where_no_rule_can_be_made(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
@@ -262,7 +275,7 @@ async def test_a_question_without_a_yes_cannot_be_granted(inbox: Approvals, memo
     with pytest.raises(InvalidInput, match="no choice of this question means yes"):
         await inbox.answer(question.id, grant=True)
     assert (await inbox.answer(question.id, grant=False)).status == "denied"
-    assert answer_by_rule(task, make_question(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
+    assert answer_by_rule(task, make_question(choices=(REJECT,)), Decision("allow", "rule:agent", "x"), 1) is None
 
 
 def test_long_texts_are_truncated_and_marked() -> None:

@@ -13,7 +13,7 @@ from midwatch.base.errors import BadConfig
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import AgentCapability
 from midwatch.domain.handoff import Limits
-from midwatch.domain.rule import Policy
+from midwatch.domain.rule import Pattern, Policy
 
 
 @pytest.fixture(autouse=True)
@@ -181,12 +181,13 @@ def test_durations_are_numbers_or_text(home: Path, text: str, expected: float) -
 
 def test_approval_policies_of_agents_are_read(home: Path) -> None:
     rules = 'allow = [{kind = "edit", path = "src/**"}]\ndeny = [{command = "git push"}]'
-    write(home, f'[agents.shell.approvals]\nexpires = "2h"\n{rules}')
+    desk = '[approvals]\nask = [{tool = "github/*"}]'
+    write(home, f'[agents.shell.approvals]\nexpires = "2h"\n{rules}\n{desk}')
     settings = Settings.load(home)
-    policy = settings.policy_of("shell")
-    assert (policy.default, policy.expires, len(policy.allow), len(policy.deny)) == ("ask", 7200.0, 1, 1)
+    policy = settings.policies()["shell"]
+    assert (policy.default, policy.expires, len(policy.allow), len(policy.deny)) == (None, 7200.0, 1, 1)
     assert settings.agents["shell"].options() == {}
-    assert settings.policy_of("other") == Policy()
+    assert settings.approvals.policy() == Policy(ask=(Pattern(tool="github/*"),))
 
 
 # -- invalid settings --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from midwatch.agents.llm.fetch import MOST_BYTES, Allows, extract_text, fetch_tool
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.base.addresses import is_public
+from midwatch.domain.tool_call import GO_ON, ToolCall, ToolDecision
 from midwatch.testing import RecordingTurn
 
 
@@ -76,6 +77,9 @@ class Pages(BaseHTTPRequestHandler):
     def get_to_metadata(self) -> None:
         self.send_page(b"", status=302, location="http://169.254.169.254/latest/")
 
+    def get_elsewhere(self) -> None:
+        self.send_page(b"", status=302, location=f"http://localhost:{self.server.server_port}/json")
+
     def get_endless(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/plain")
@@ -120,12 +124,13 @@ def anything(address: object) -> bool:
     return True
 
 
-async def fetch(url: str, allows: Allows = anything, *, seconds: float = 60.0, answer: str = "yes") -> ToolOutput:
+async def fetch(
+    url: str, allows: Allows = anything, *, seconds: float = 60.0, answer: str = "yes", asks: bool = True
+) -> ToolOutput:
     turn = RecordingTurn(answers=[answer])
     output = await Toolbox([fetch_tool(allows, seconds)]).run("fetch_url", {"url": url}, turn)
-    assert [(question.kind, question.tool, question.text) for question in turn.asked] == [
-        ("fetch", "fetch_url", f"Fetch {url}")
-    ]
+    asked = [(question.kind, question.tool, question.text) for question in turn.asked]
+    assert asked == ([("fetch", "fetch_url", f"Fetch {url}")] if asks else [])
     return output
 
 
@@ -197,6 +202,25 @@ async def test_a_redirect_to_a_private_address_is_refused() -> None:
         assert "169.254.169.254 is an address of this machine or its network" in output.text
 
 
+class StrictTurn(RecordingTurn):
+    """A turn whose rules forbid one host."""
+
+    async def before_tool(self, call: ToolCall) -> ToolDecision:
+        self.tool_calls.append(call)
+        return ToolDecision("deny", reason="A rule forbids it.") if "localhost" in call.hosts else GO_ON
+
+
+async def test_rules_decide_on_the_host_of_a_redirect() -> None:
+    with serve_page() as url:
+        turn = StrictTurn(answers=["yes", "yes"])
+        box = Toolbox([fetch_tool(anything, 60.0)])
+        output = await box.run("fetch_url", {"url": f"{url}/elsewhere"}, turn)
+        assert output.is_error and "A rule forbids it." in output.text
+        assert [path for path, _ in Pages.asked] == ["/elsewhere"]
+        moved = await box.run("fetch_url", {"url": f"{url}/moved"}, turn)  # the same host
+        assert moved.text == '{"a": 1}' and [call.hosts for call in turn.tool_calls] == [("localhost",)]
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -212,7 +236,7 @@ async def test_a_redirect_to_a_private_address_is_refused() -> None:
     ],
 )
 async def test_unusable_addresses_are_reported(url: str, told: str) -> None:
-    output = await fetch(url)
+    output = await fetch(url, asks=told == "there is no host")
     assert output.is_error
     assert told in output.text
 

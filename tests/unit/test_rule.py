@@ -14,17 +14,10 @@ from hypothesis import strategies as st
 
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.agent import Question
-from midwatch.domain.rule import MOST_PATHS, Decision, Pattern, Policy, Rule
-from midwatch.services.rule_decision import (
-    MOST_PLACES,
-    Glob,
-    QuestionFacts,
-    allows,
-    decide,
-    denies,
-    narrow,
-    resolve_path,
-)
+from midwatch.domain.rule import MOST_PATHS, Decision, Level, Pattern, Policy, Rule
+from midwatch.services.globs import Glob
+from midwatch.services.rule_decision import Match, allows, decide, match, narrow
+from midwatch.services.rule_facts import MOST_PLACES, QuestionFacts, resolve_path
 
 
 def run(command: str | None, **fields: Any) -> Question:
@@ -50,12 +43,13 @@ def root(tmp_path: Path) -> Path:
     return root_folder
 
 
-def policy(**data: Any) -> list[tuple[str, Policy]]:
-    return [("config", Policy.from_data(data))]
+def policy(*rules: Rule, **data: Any) -> list[Level]:
+    return [Level("agent", Policy.from_data(data), rules)]
 
 
 def decide_verdict(question: Question, root: Path | None, *rules: Rule, **data: Any) -> str:
-    return decide(question, None if root is None else str(root), policy(**data), rules).verdict
+    """Return the verdict for a tool that asks: if no rule applies, a person is asked."""
+    return decide(question, None if root is None else str(root), policy(*rules, **data), "claude").verdict or "ask"
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -80,7 +74,7 @@ def test_an_allowed_command_allows_no_other_command(root: Path, command: str) ->
 )
 def test_an_allowed_command_is_recognised_in_every_notation(root: Path, command: str) -> None:
     decision = decide(run(command), str(root), policy(allow=[{"command": "git log *"}]))
-    assert decision == Decision("allow", "rule:config", "allow `git log *`")
+    assert decision == Decision("allow", "rule:agent", "allow `git log *`", "agent")
 
 
 def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
@@ -178,7 +172,7 @@ def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
 def test_a_deny_rule_overrides_every_allow_rule(root: Path, said: Any, asked: Question) -> None:
     everything = [{"kind": kind} for kind in ("execute", "read", "edit", "delete")]
     decision = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
-    assert (decision.verdict, decision.by) == ("deny", "rule:config") and (decision.rule or "").startswith("deny ")
+    assert (decision.verdict, decision.by) == ("deny", "rule:agent") and (decision.rule or "").startswith("deny ")
 
 
 def test_other_commands_are_not_denied(root: Path) -> None:
@@ -286,25 +280,44 @@ def test_deny_comes_before_allow_and_allow_before_the_default(root: Path) -> Non
     assert decide_verdict(question, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
     assert decide_verdict(question, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
     assert decide_verdict(question, root, rule("allow", command="make", revoked_at=1)) == "ask"
-    decision = decide(question, str(root), [], [rule("allow", command="make")])
-    assert decision == Decision("allow", "rule:r_1", "always allow `make` for claude")
-    assert decide(question, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
+    decision = decide(question, str(root), policy(rule("allow", command="make")))
+    assert decision == Decision("allow", "rule:r_1", "always allow `make` for claude", "agent")
+    assert decide(question, None, policy(default="deny")) == Decision("deny", "rule:agent", "default: deny", "agent")
+    assert decide(question, None, policy()) == Decision()
 
 
-def test_an_automation_adds_rules_and_its_default_applies(root: Path) -> None:
-    agent = Policy.from_data({"default": "deny", "allow": [{"command": "make"}], "deny": [{"command": "rm"}]})
-    own = Policy.from_data({"default": "allow", "allow": [{"command": "ls"}], "deny": [{"command": "make x"}]})
-    policies = [("config", agent), ("automation", own)]
+def test_a_lower_level_can_only_be_stricter(root: Path) -> None:
+    desk = Policy.from_data({"ask": [{"command": "git push"}], "deny": [{"command": "rm"}]})
+    agent = Policy.from_data({"default": "ask", "allow": [{"kind": "execute"}], "deny": [{"command": "make x"}]})
+    own = Policy.from_data({"default": "allow", "ask": [{"command": "make"}], "deny": [{"command": "ls"}]})
+    levels = [Level("desk", desk), Level("agent", agent), Level("task", own)]
     for command, verdict, by in (
-        ("make", "allow", "rule:config"),
-        ("ls", "allow", "rule:automation"),
-        ("rm x", "deny", "rule:config"),
-        ("make x", "deny", "rule:automation"),
-        ("pwd", "allow", "rule:automation"),
+        ("pwd", "allow", "rule:agent"),
+        ("pwd; pwd", "ask", "rule:desk"),  # it may hide a denied command
+        ("make", "ask", "rule:task"),
+        ("make x", "deny", "rule:agent"),
+        ("ls", "deny", "rule:task"),
+        ("rm x", "deny", "rule:desk"),
+        ("git push", "ask", "rule:desk"),
     ):
-        decision = decide(run(command), str(root), policies)
+        decision = decide(run(command), str(root), levels)
         assert (decision.verdict, decision.by) == (verdict, by), command
-    assert decide(run("pwd"), str(root), [("config", agent), ("automation", Policy())]).verdict == "deny"
+    silent = [Level("desk", Policy()), Level("agent", Policy()), Level("task", own)]
+    assert decide(run("pwd"), str(root), silent).verdict == "allow"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["allow", "ask", "deny", None]), min_size=1, max_size=5), st.booleans())
+def test_the_strictest_level_decides(verdicts: list[Any], by_default: bool) -> None:
+    """The definition of levels: the strictest opinion counts, and a level without opinion changes nothing."""
+
+    def make_level(verdict: str | None) -> Level:
+        data = {} if verdict is None else {"default": verdict} if by_default else {verdict: [{"kind": "search"}]}
+        return Level("task", Policy.from_data(data))
+
+    found = decide(Question(text="?", kind="search"), None, [make_level(verdict) for verdict in verdicts]).verdict
+    strictness = [None, "allow", "ask", "deny"]
+    assert found == max(verdicts, key=strictness.index)
 
 
 def test_a_plain_question_goes_to_a_person_unless_everything_is_denied(root: Path) -> None:
@@ -353,9 +366,8 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
     for question in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
         pattern = narrow(question, str(root))
         assert pattern is not None
-        assert allows(pattern, QuestionFacts(question, str(root))) and denies(
-            pattern, QuestionFacts(question, str(root))
-        )
+        facts = QuestionFacts(question, str(root))
+        assert allows(pattern, facts) and match(pattern, facts) is Match.YES
         assert narrow(question, None) is None
     pattern = narrow(run("git commit -m x"), str(root))
     assert pattern is not None and not allows(pattern, QuestionFacts(run("git commit -m x --amend"), str(root)))
@@ -374,10 +386,11 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
         ({"expires": True}, "duration"),
         ({"expires": "soon"}, "duration"),
         ({"allow": "all"}, "list of up to"),
-        ({"allow": ["git log"]}, "table of `kind`"),
-        ({"allow": [{}]}, "table of `kind`"),
-        ({"deny": [{}]}, "table of `kind`"),
-        ({"allow": [{"tool": "x"}]}, "table of `kind`"),
+        ({"allow": ["git log"]}, "table of `tool`"),
+        ({"allow": [{}]}, "table of `tool`"),
+        ({"deny": [{}]}, "table of `tool`"),
+        ({"ask": [{"root": "/x"}]}, "table of `tool`"),
+        ({"deny": [{"host": "a\0b"}]}, "NUL"),
         ({"allow": [{"kind": "choice"}]}, "not a kind of tool"),
         ({"allow": [{"kind": 1}]}, "texts of up to"),
         ({"allow": [{"command": ""}]}, "texts of up to"),

@@ -18,7 +18,7 @@ from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
 from midwatch.domain.agent import Answer, Question
 from midwatch.domain.risk import hint
-from midwatch.domain.rule import Pattern, Policy
+from midwatch.domain.rule import Level, Pattern, Policy
 from midwatch.services.rule_decision import decide
 
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "terminal"
@@ -164,7 +164,7 @@ def test_every_recorded_dialog_of_these_agents_is_checked() -> None:
 def decide_on(question: Question, **pattern: str) -> str:
     """Return the verdict of a policy that allows this pattern."""
     policy = Policy(default="ask", allow=(Pattern.from_data(pattern, "allow"),))
-    return decide(question, question.root, [("config", policy)]).verdict
+    return decide(question, question.root, [Level("agent", policy)]).verdict or ""
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])
@@ -175,7 +175,7 @@ def test_a_rule_allows_only_a_command_that_can_have_no_other_meaning(agent: str)
     trick = see(agent, "trick").question  # two commands in two rows, which look like a long one
     assert trick.command == TRICK.replace("\n", " ") and decide_on(trick, command="git log *") == "ask"
     denied = Policy(default="allow", deny=(Pattern.from_data({"command": "some-other-command *"}, "deny"),))
-    assert decide(trick, trick.root, [("config", denied)]).verdict == "ask"
+    assert decide(trick, trick.root, [Level("agent", denied)]).verdict == "ask"
 
 
 def test_a_tab_that_the_screen_does_not_show_is_noticed() -> None:

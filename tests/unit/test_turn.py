@@ -568,7 +568,7 @@ async def test_a_question_answered_by_a_rule_is_not_asked(
 async def test_a_rule_does_not_answer_without_the_lease(
     turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task
 ) -> None:
-    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x")))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:agent", "x")))
     await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
     with pytest.raises(LeaseLost):
         await turn.ask(PERMISSION)
@@ -594,7 +594,7 @@ async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worke
     answer = await turn.ask(PERMISSION)
     assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
     assert worker.slots.calls == []
-    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x"), until=1))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:agent", "x"), until=1))
     assert (await turn.ask(PERMISSION)).granted
 
 

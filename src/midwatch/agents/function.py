@@ -483,4 +483,5 @@ def _check(result: TurnResult) -> TurnResult:
 def read_question(data: Mapping[str, Any]) -> Question:
     """Return the question that the child sent as JSON data."""
     choices = tuple(Choice(*choice) for choice in data["choices"])
-    return Question(**{**data, "choices": choices, "paths": tuple(data["paths"])})
+    lists = {name: tuple(data[name]) for name in ("paths", "hosts", "texts")}
+    return Question(**{**data, "choices": choices, **lists})

@@ -28,6 +28,7 @@ from midwatch.domain.handoff import MAX_RETRIES
 from midwatch.domain.handoff import Status as HandoffStatus
 from midwatch.domain.identity import TokenRole
 from midwatch.domain.requests import PRIORITY, Submission
+from midwatch.domain.rule import RuleTest
 from midwatch.domain.steering import SendMode
 from midwatch.domain.task import Status
 from midwatch.domain.usage import By
@@ -156,6 +157,17 @@ class AnswerBody(Strict):
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
+class ToolCallBody(Strict):
+    """A tool that an agent's program wants to use."""
+
+    tool: str = Field(min_length=1, max_length=500, examples=["Bash"])
+    arguments: dict[str, Any] = Field(default_factory=dict, examples=[{"command": "git push"}])
+    id: str | None = Field(None, max_length=500, description="The id of the call; a repeated request has the same id.")
+    workdir: str | None = Field(None, max_length=4096, description="The directory that relative paths begin at.")
+    agent: str | None = Field(None, max_length=100, description="Outside of a task: the agent whose rules apply.")
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a decision.")
+
+
 class SignInBody(Strict):
     """A code or a token to sign in with."""
 
@@ -191,6 +203,7 @@ class SessionBody(Strict):
     title: str = Field("", examples=["Release notes"])
     key: str | None = Field(None, max_length=1000)
     prompt: str | None = None
+    approvals: dict[str, Any] | None = Field(None, description="Rules for all turns of the session.")
 
 
 class WorktreeQuery(Strict):
@@ -297,6 +310,11 @@ class RuleQuery(Strict):
 
     all: bool = Field(False, description="Include revoked rules.")
     limit: int = Field(500, ge=1, le=1000)
+
+
+@body_of(RuleTest)
+class RuleTestBody(Strict):
+    """The use of a tool that is tested."""
 
 
 class DeliveryQuery(Strict):

@@ -33,7 +33,7 @@ def parse_budget(budget: str | None) -> dict[str, object] | None:
 
 
 def parse_policy(text: str) -> dict[str, Any]:
-    """Parse the JSON of --approvals, the approval rules of an automation."""
+    """Parse the JSON of --approvals: rules on the use of tools."""
     try:
         policy = json.loads(text)
     except (ValueError, RecursionError):

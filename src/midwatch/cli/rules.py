@@ -1,37 +1,65 @@
-"""Commands of rules: list and revoke rules that were created by answers."""
+"""Commands of rules: list the rules of all levels, test what they decide, revoke rules that answers created."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
-from midwatch.cli.output import format_age, shorten, table
+from midwatch.cli.inputs import absolute_path
+from midwatch.cli.options import FieldOptions
+from midwatch.cli.output import format_age, join, shorten, table
 from midwatch.cli.parameters import Argument, Option
 
 RULE_LENGTH = 100
-HEADERS = ("ID", "EFFECT", "AGENT", "AGE", "BY", "RULE")
+HEADERS = ("ID", "EFFECT", "LEVEL", "AGE", "BY", "RULE")
 
-app = Group("List and revoke rules that answer agents' questions.")
+app = Group("List, test and revoke rules on the use of tools.")
+
+
+def test_fields() -> tuple[type, ...]:
+    """Return the class whose fields are the options of `rules test`."""
+    from midwatch.domain.rule import RuleTest
+
+    return (RuleTest,)
 
 
 @command(app, default=True)
 async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Include revoked rules.")] = False) -> Reply:
-    """List the rules created by answers with --always. Rules of the settings are in midwatch.toml."""
+    """List the rules of the settings, and those created by answers with --always. Only these have an id."""
     found = await desk.client.rules(all=revoked)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
+        ("", rule["effect"], _name_level(rule), "", "settings", shorten(rule["text"], RULE_LENGTH))
+        for rule in found["written"]
+    ]
+    rows += [
         (
             rule["id"],
             rule["effect"] if rule["revoked_at"] is None else f"was {rule['effect']}",
-            rule["agent"],
+            f"agent {rule['agent']}",
             format_age(rule["created_at"]),
             rule["created_by"],
             shorten(rule["text"], RULE_LENGTH),
         )
-        for rule in found
+        for rule in found["rules"]
     ]
-    empty = "No rules. Create one by answering a question: midwatch approve ID --always"
-    return Reply({"rules": found}, table(HEADERS, rows, empty))
+    empty = "No rules. Write them in midwatch.toml, or answer a question: midwatch approve ID --always"
+    return Reply(found, table(HEADERS, rows, empty))
+
+
+def _name_level(rule: dict[str, Any]) -> str:
+    return f"agent {rule['of']}" if rule["of"] else str(rule["source"])
+
+
+@command(app, options=FieldOptions(test_fields))
+async def test(desk: Desk, **use: Any) -> Reply:
+    """Tell what the rules would decide on the use of a tool, and which rule decides. Nothing is used or asked."""
+    if not use.get("workdir") and not use.get("task"):
+        use["workdir"] = absolute_path(".")
+    trial = await desk.client.test_rules(**use)
+    rows = [(level["source"], level["name"] or "", level["verdict"], level["rule"]) for level in trial["levels"]]
+    levels = table(("LEVEL", "OF", "SAYS", "RULE"), rows, "") if len(rows) > 1 else None
+    return Reply(trial, join(f"{trial['verdict'] or 'the tool decides'}: {trial['text']}", levels))
 
 
 @command(app)

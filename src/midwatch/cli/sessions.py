@@ -9,7 +9,7 @@ from midwatch.base.errors import NotFound
 from midwatch.cli import output as out
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
-from midwatch.cli.inputs import absolute_path, read_prompt
+from midwatch.cli.inputs import absolute_path, parse_policy, read_prompt
 from midwatch.cli.options import AgentName, AsJson, Key, Limit, Priority, Workdir, Worktree
 from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.watch import follow_task
@@ -69,11 +69,15 @@ async def new(
     title: SessionTitle = None,
     key: Annotated[str | None, Option("--key", help="Key, such as chat:42. Default: a new key.")] = None,
     prompt: Annotated[str | None, Option("--prompt", help="First message.")] = None,
+    approvals: Annotated[
+        str | None, Option("--approvals", metavar="JSON", help="Rules for all turns: default, allow, ask, deny.")
+    ] = None,
 ) -> Reply:
     """Open a session and print its key."""
     session = await desk.client.create_session(
-        agent=agent, workdir=absolute_path(workdir), worktree=worktree, title=title, key=key, prompt=prompt
-    )
+        agent=agent, workdir=absolute_path(workdir), worktree=worktree, title=title, key=key, prompt=prompt,
+        approvals=parse_policy(approvals) if approvals else None,
+    )  # fmt: skip
     return Reply(session, lambda: print_key(session))
 
 

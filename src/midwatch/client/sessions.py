@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from midwatch.client.transport import Transport, drop_none, session_path
 
@@ -33,13 +33,14 @@ class SessionCalls(Transport):
         title: str | None = None,
         key: str | None = None,
         prompt: str | None = None,
+        approvals: Mapping[str, Any] | None = None,
     ) -> SessionInfo:
         """Open a session with an agent, or return the open session with this `key`, agent and directory.
 
         With `worktree` all turns of the session share a git worktree that no other session uses. `prompt` is the first
-        message of a new session.
+        message of a new session. `approvals` are rules for all turns.
         """
-        where = {"workdir": workdir, "worktree": worktree or None}
+        where = {"workdir": workdir, "worktree": worktree or None, "approvals": approvals}
         return await self._post("/sessions", drop_none(where), agent=agent, title=title, key=key, prompt=prompt)
 
     async def messages(

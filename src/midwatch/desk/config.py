@@ -27,7 +27,7 @@ from midwatch.domain.event.severity import Severity
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
-from midwatch.domain.rule import ASK, Policy
+from midwatch.domain.rule import Policy, Verdict
 from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
 
@@ -91,13 +91,16 @@ class _Section(BaseModel):
 
 
 class ApprovalSettings(_Section):
-    """The actions that an agent may take without asking, `[agents.NAME.approvals]`; see the approvals page."""
+    """Rules on the use of tools, `[approvals]` and `[agents.NAME.approvals]`; see the approvals page."""
 
-    default: Literal["ask", "deny", "allow"] = Field("ask", description="Answer to a question that no rule answers.")
-    allow: list[dict[str, Any]] = Field(
-        default_factory=list, description="Rules that allow: tables of kind, command and path."
+    default: Verdict | None = Field(
+        None, description="What happens if no rule of the table applies. Default: the tool decides whether it asks."
     )
-    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they are checked first.")
+    allow: list[dict[str, Any]] = Field(
+        default_factory=list, description="Rules that allow: tables of tool, agent, kind, path, command and host."
+    )
+    ask: list[dict[str, Any]] = Field(default_factory=list, description="Rules that ask a person; stronger than allow.")
+    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they are the strongest.")
     expires: Seconds | None = Field(
         None, gt=0, description="Time until an unanswered question expires. Default: the setting approval_expiry."
     )
@@ -111,7 +114,7 @@ class ApprovalSettings(_Section):
         return self
 
     def policy(self) -> Policy:
-        """Return the policy of the agent."""
+        """Return the rules."""
         return Policy.from_data(self.model_dump())
 
 
@@ -197,7 +200,7 @@ class AgentSettings(BaseModel):
         None, description="Whether it may submit tasks and automations. Default: only with the tool desk."
     )
     description: str = Field("", description="Description for lists.")
-    approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
+    approvals: ApprovalSettings | None = Field(None, description="Rules on its use of tools.")
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_check_budget)] = Field(
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
     )
@@ -405,6 +408,9 @@ class Settings(BaseModel):
         default_factory=DayBudgetSettings, description="Budget of all tasks together for a day."
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
+    approvals: ApprovalSettings = Field(
+        default_factory=ApprovalSettings, description="Rules on the use of tools, for all agents."
+    )
     handoffs: HandoffSettings = Field(default_factory=HandoffSettings, description="Limits and defaults of handoffs.")
     event_logs: Annotated[dict[Name, EventLogSettings], AfterValidator(_check_event_logs)] = Field(
         default_factory=dict, description="Files to which events are written, by name."
@@ -412,10 +418,9 @@ class Settings(BaseModel):
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 
-    def policy_of(self, agent: str) -> Policy:
-        """Return the approval policy of an agent."""
-        chosen = self.agents.get(agent)
-        return chosen.approvals.policy() if chosen and chosen.approvals else ASK
+    def policies(self) -> dict[str, Policy]:
+        """Return the rules of each agent that has some."""
+        return {name: agent.approvals.policy() for name, agent in self.agents.items() if agent.approvals}
 
     def silence_of(self, agent: str) -> float:
         """Return after how many seconds without an event a running task of this agent is reported as silent."""

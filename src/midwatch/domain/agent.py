@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack, cast, get_args
 
 from midwatch.base.directories import directory_of
 from midwatch.base.errors import InvalidInput
@@ -105,7 +105,8 @@ class Question:
     `tool` is the agent's own name for the tool, and `paths` are the files that the tool would use. `diff` is a unified
     diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task. If
     `command` or `paths` were read from a screen and could also mean something else, `certain` is false: no rule allows
-    it.
+    it. `hosts` are the machines that the tool would reach. If midwatch does not know what the arguments of the tool
+    mean, `texts` are all texts in them; `unread` is true if there are more of them than were read.
     """
 
     text: str
@@ -118,6 +119,18 @@ class Question:
     risk: Risk | None = None
     root: str | None = None
     certain: bool = True
+    hosts: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    unread: bool = False
+
+    @classmethod
+    def about(cls, call: ToolCall) -> Question:
+        """Return the question whether a tool may run."""
+        kind = cast(QuestionKind, call.kind if call.kind in get_args(QuestionKind) else "other")
+        return cls(
+            text=call.text or f"Use {call.name}?", kind=kind, tool=call.name, command=call.command, paths=call.paths,
+            hosts=call.hosts, root=call.root, texts=call.texts, unread=call.unread,
+        )  # fmt: skip
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:

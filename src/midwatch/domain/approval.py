@@ -19,7 +19,7 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.risk import hint
-from midwatch.domain.rule import Decision, Effect, Pattern, Rule, describe_rule
+from midwatch.domain.rule import STORED, Decision, Effect, Pattern, Rule, Ruling, describe_rule
 from midwatch.domain.task import Task, in_turn, make_notices, turn_of
 
 Status = Literal["pending", "granted", "denied", "expired"]
@@ -38,6 +38,7 @@ LONGEST = 20_000
 MOST_PATHS = 200
 MOST_DIFF = 100_000
 """A diff is stored only up to this number of bytes."""
+NO_RULING = Ruling()
 ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always": "deny"}
 
 
@@ -90,7 +91,7 @@ def show_choices(choices: Sequence[Choice]) -> list[dict[str, str]]:
 
 def show_pattern(pattern: Mapping[str, str] | None) -> dict[str, str | None] | None:
     """Return the pattern of a rule as JSON shows it."""
-    return None if pattern is None else Pattern(**pattern)._asdict()
+    return None if pattern is None else {name: pattern.get(name) for name in STORED}
 
 
 class ApprovalStore(Protocol):
@@ -122,17 +123,18 @@ def ask(
     question: Question,
     expires_seconds: float,
     now: int,
-    until: int | None = None,
+    ruling: Ruling = NO_RULING,
     always: Pattern | None = None,
 ) -> tuple[Approval, Changes]:
     """Return the question and the step that stores it; the task waits, and its route gets a notice.
 
-    The question expires at `until` at the latest. `always` is the pattern of the rule that an answer "always" creates.
+    `ruling` is what the rules say. `always` is the pattern of the rule that an answer "always" creates.
     """
     expires = now + int(expires_seconds * SECOND)
     approval = replace(
-        _build(task, question, now, always), expires_at=expires if until is None else min(expires, until)
-    )
+        _build(task, question, now, always, ruling.keeps), rule=ruling.decision.rule,
+        expires_at=expires if ruling.until is None else min(expires, ruling.until),
+    )  # fmt: skip
     lines = [f"{task.agent} asks: {cut(approval.question, QUESTION_SHOWN)}"]
     if approval.command and approval.command not in approval.question:
         lines.append(f"Command: {cut(approval.command, COMMAND_SHOWN)}")
@@ -156,7 +158,7 @@ def answer_by_rule(
 
     Return None if a person must answer, or if the rule allows the action but the agent offers no choice that means yes.
     """
-    if decision.verdict == "ask":
+    if decision.verdict in (None, "ask"):
         return None
     choice = choose(question.choices, decision.verdict == "allow")
     if choice is None and decision.verdict == "allow":
@@ -217,10 +219,10 @@ def answer_of(approval: Approval, question: Question) -> Answer:
     return Answer(approval.status, alike.name if alike else approval.answer, approval.why)
 
 
-def _build(task: Task, question: Question, now: int, always: Pattern | None) -> Approval:
-    """Return the record of a question, with long texts cut."""
+def _build(task: Task, question: Question, now: int, always: Pattern | None, keeps: bool = True) -> Approval:
+    """Return the record of a question, with long texts cut. With `keeps`, a new rule may allow the same in future."""
     pattern = None if question.command and len(question.command) > LONGEST else always
-    choices = _offer_choices(question, pattern, task.agent)
+    choices = _offer_choices(question, pattern, task.agent, keeps)
     if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
         raise InvalidInput(
             f"a question must have a text and from 1 to {MAX_CHOICES} choices; ask again with both.", field="question"
@@ -236,10 +238,11 @@ def _build(task: Task, question: Question, now: int, always: Pattern | None) -> 
     )  # fmt: skip
 
 
-def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
+def _offer_choices(question: Question, pattern: Pattern | None, agent: str, keeps: bool) -> tuple[Choice, ...]:
     """Return the choices of a question, without a second choice of the same name.
 
-    For the use of a tool, midwatch adds choices that create a rule, which people can see and revoke. The agent's own
+    For the use of a tool, midwatch adds choices that create a rule, which people can see and revoke. A rule that allows
+    is offered only with `keeps`: it would have no effect against a stricter rule of another level. The agent's own
     "always" choices are removed if the agent also offers the same answer for one time.
     """
     first: dict[str, Choice] = {}
@@ -252,7 +255,8 @@ def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> t
     offered = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
     if pattern is None or not any(choice.allows for choice in offered):
         return offered
-    return offered + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
+    kinds = [kind for kind, effect in ALWAYS.items() if keeps or effect == "deny"]
+    return offered + tuple(Choice(describe_rule(ALWAYS[kind], pattern, agent), kind) for kind in kinds)
 
 
 def _request_payload(approval: Approval) -> ApprovalRequested:
@@ -260,7 +264,7 @@ def _request_payload(approval: Approval) -> ApprovalRequested:
         approval_id=approval.id, question=approval.question, question_kind=approval.kind, tool=approval.tool,
         choices=tuple(choice._asdict() for choice in approval.choices), command=approval.command,
         paths=approval.paths, risk=approval.risk, diff_bytes=approval.diff_bytes, expires_at=iso(approval.expires_at),
-        rule=approval.rule or (None if approval.status == "pending" else approval.why),
+        rule=None if approval.status == "pending" else approval.rule or approval.why,
     )  # fmt: skip
 
 
@@ -285,7 +289,7 @@ def resolve(
 
     The step fails if the question was answered before.
     """
-    text = rule.text if rule else None
+    text = rule.text if rule else approval.rule
     fields: dict[str, Any] = {
         "status": status,
         "answer": answer,
@@ -313,7 +317,9 @@ def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -
     """Return the rule that the answer `choice` creates, or None if it creates no rule."""
     if choice.kind not in ALWAYS or approval.always is None:
         return None
+    pattern = Pattern(**approval.always)
     return Rule(
         id=new_id("r", now), agent=approval.agent, effect=ALWAYS[choice.kind], approval_id=approval.id,
-        created_at=now, created_by=actor, **Pattern(**approval.always)._asdict(),
+        created_at=now, created_by=actor, kind=pattern.kind, command=pattern.command, path=pattern.path,
+        root=pattern.root,
     )  # fmt: skip

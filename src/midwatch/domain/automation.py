@@ -120,7 +120,7 @@ class Automation:
     quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
     approvals: Annotated[
-        Mapping[str, Any] | None, Input("What runs may do without asking: default, allow, deny, expires.")
+        Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
     tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])] = ()
     created_at: int = 0
@@ -376,6 +376,7 @@ def build_run(
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
+        approvals=automation.approvals,
     )  # fmt: skip
 
 

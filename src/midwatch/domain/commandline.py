@@ -26,6 +26,7 @@ JOINED = re.compile(r"\\\r?\n")
 QUOTING = re.compile(r"['\"\\]")
 APART = re.compile(r"[;&|\n\r]+")
 INSIDE = re.compile(r"[\s(){}<>$`]+")
+PIECES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
@@ -87,8 +88,24 @@ class CommandPattern(NamedTuple):
         """
         if (argv or ())[: len(self.words)] == self.words:
             return True
-        pattern = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
+        pattern = self._folded_words()
         return bool(pattern) and any(_in_order(pattern, [word.casefold() for word in part]) for part in parts)
+
+    def begins(self, word: str) -> bool:
+        """Return whether a word is the program of this command."""
+        return word.rpartition("/")[2].casefold() == self.words[0].rpartition("/")[2].casefold()
+
+    def is_hinted_in(self, parts: Sequence[Sequence[str]]) -> bool:
+        """Return whether the words of this command are pieces of the words of all `parts`, in this order.
+
+        An example is `git -c alias.p=push p` for `git push`.
+        """
+        pattern = self._folded_words()
+        pieces = [piece for part in parts for word in part for piece in _pieces(word.casefold())]
+        return len(pattern) > 1 and _in_order(pattern, pieces)
+
+    def _folded_words(self) -> list[str]:
+        return [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
@@ -97,6 +114,13 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
     if not any(word.rpartition("/")[2] == program for word in following):
         return False
     return all(word in following for word in wanted[1:])
+
+
+def _pieces(word: str) -> Iterator[str]:
+    yield word
+    for piece in PIECES.split(word):
+        if piece != word:
+            yield piece
 
 
 def places(argument: str) -> Iterator[str]:

@@ -48,6 +48,9 @@ class Submission(TypedDict, total=False):
     max_attempts: Annotated[
         int | None, Input("Tries at most, if it fails for a reason that may go away.", least=1, most=100, strict=True)
     ]
+    approvals: Annotated[
+        Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
+    ]
     wake: Annotated[
         bool,
         Input("For agents: begin a turn of the agent that submits it, with the result.", strict=True, agents=True),

@@ -7,6 +7,7 @@ and the thread part. The current activity of a session is never stored: it is co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -92,6 +93,8 @@ class Session:
     """The process in which the conversation is open; only this process takes tasks of the session."""
     epoch: int = 0
     """How often a process has opened the conversation, or has been asked to open it again."""
+    approvals: Mapping[str, Any] | None = None
+    """The rules for all turns of the session, a `midwatch.domain.rule.Policy` as JSON."""
 
 
 class View(NamedTuple):

@@ -152,6 +152,7 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
         origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
+        approvals=before.approvals,
         **{name: getattr(before, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return derive(task, before, "steer")._replace(due_at=steer.created_at)  # it keeps its place in the queue

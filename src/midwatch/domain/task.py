@@ -26,6 +26,7 @@ from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import PRIORITY, Cause, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
+from midwatch.domain.worktree_note import show_worktree
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
 Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
@@ -129,6 +130,8 @@ class Task(NamedTuple):
     usage: Mapping[str, Any] | None = None
     trace: Hidden[Mapping[str, Any] | None] = None
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
+    approvals: Mapping[str, Any] | None = None
+    """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
 
     @property
     def noun(self) -> str:
@@ -237,14 +240,6 @@ WAITS = {
     "handoff": "waits for work it handed over",
 }
 TIMED_WAITS = frozenset({"delay", "backoff", "limit"})
-WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "dirty", "status")
-
-
-def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a task's worktree as JSON shows it; unknown fields are null."""
-    if note is None:
-        return None
-    return {**dict.fromkeys(WORKTREE_SHOWN), "status": "planned", **{n: note[n] for n in WORKTREE_SHOWN if n in note}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

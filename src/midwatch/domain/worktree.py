@@ -16,7 +16,8 @@ from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
 from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.listing import Listing
-from midwatch.domain.task import WORKTREE_SHOWN, Task, has_conversation
+from midwatch.domain.task import Task, has_conversation
+from midwatch.domain.worktree_note import WORKTREE_SHOWN
 
 Status = Literal["making", "kept", "merged", "removed"]
 How = Literal["fast-forward", "merge", "nothing"]

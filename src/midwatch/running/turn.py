@@ -40,7 +40,7 @@ from midwatch.domain.event import (
     event,
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
-from midwatch.domain.rule import Pattern
+from midwatch.domain.rule import Pattern, Ruling
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
 from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
@@ -280,7 +280,8 @@ class LiveTurn:
         return {**env, **self._trace.environment()} if self._trace is not None else env
 
     async def before_tool(self, call: ToolCall) -> ToolDecision:
-        return await check_tool(self._host.approvals.judge, self.task, call)
+        call = call._replace(root=call.root or self.workdir)
+        return await check_tool(self._host.approvals.judge, self.ask, self.task, call)
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
@@ -301,13 +302,11 @@ class LiveTurn:
             return answer_of(decided[0], asked)
         expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time
-            return await self._ask_people(asked, expiry, ruling.until, always)
+            return await self._ask_people(asked, expiry, ruling, always)
 
-    async def _ask_people(
-        self, question: Question, expires: float, until: int | None, always: Pattern | None
-    ) -> Answer:
+    async def _ask_people(self, question: Question, expires: float, ruling: Ruling, always: Pattern | None) -> Answer:
         host = self._host
-        approval, changes = ask(self.task, question, expires, host.clock.now(), until, always)
+        approval, changes = ask(self.task, question, expires, host.clock.now(), ruling, always)
         async with self._run.pause():
             self.asked = True
             asking = announce_status(self.task, "asking", host.clock.now())

@@ -128,6 +128,11 @@ def _find_choice(approval: Approval, name: str | None, grant: bool | None, alway
     if always and approval.always is None:
         raise InvalidInput("no rule can be created from this question; answer without `always`.", field="always")
     chosen = choose(approval.choices, grant, always)
+    if chosen is None and always:
+        raise InvalidInput(
+            "a rule that allows this would have no effect, because a rule of another level asks each time; answer "
+            "without `always`.", field="always",
+        )  # fmt: skip
     if chosen is None and grant:
         raise InvalidInput(f"no choice of this question means yes; answer with one of: {names}.", field="choice")
     return chosen or Choice("no", "reject_once")

@@ -19,7 +19,7 @@ from midwatch.domain.automation import TRANSITIONS, Automation, Status, Times, n
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
-from midwatch.domain.identity import AnyActor, actor_name
+from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
@@ -27,6 +27,7 @@ from midwatch.domain.task import Task
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
+from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.tasks import Tasks, stop_work
 
 KEPT_SECONDS = 30 * 86400.0
@@ -74,6 +75,8 @@ class Automations(ManagedRecords[Automation]):
         now, creator = self._clock.now(), actor_name(actor)
         wish = {**wish, "workdir": resolve_workdir(wish.get("workdir"))}
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
+        if parent := agent_task(actor):
+            wish["approvals"] = await inherit_rules(self._store, parent)
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),

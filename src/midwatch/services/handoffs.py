@@ -34,6 +34,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.records import apply_with_retry, require
+from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.tasks import stop_task
 from midwatch.services.waiter import Waiter
 
@@ -441,6 +442,7 @@ class Handoffs:
             max_attempts=handoff.max_retries + 1, root_id=handoff.root_id, parent_id=handoff.source_task,
             internal_key=f"handoff:{handoff.id}", submitter=self._owner, source=options.form,
             returns_to=handoff.source_task if options.returns else None, returns=options.returns,
+            approvals=await inherit_rules(self._store, source) if source else None,
         )  # fmt: skip
         task = task if source is None else derive(task, source, options.form)
         if options.form == "transfer" and source is not None:

@@ -1,161 +1,272 @@
-"""The decision by rules: may a question be answered without a person? Symbolic links in paths are followed."""
+"""The decision by rules: may a tool be used, must a person be asked, or is it denied? Symbolic links are followed."""
 
 from __future__ import annotations
 
-import os.path
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 from midwatch.domain.agent import Question
-from midwatch.domain.commandline import CommandPattern, argv_of, parts_of, places
-from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect, Pattern, Policy, Rule, describe_rule
+from midwatch.domain.commandline import CommandPattern
+from midwatch.domain.host_name import fold_host
+from midwatch.domain.rule import (
+    LONGEST,
+    MOST_PATHS,
+    STORED,
+    TARGETED,
+    VERDICTS,
+    Decision,
+    Level,
+    Pattern,
+    Rule,
+    Verdict,
+    describe_rule,
+)
+from midwatch.domain.tool_name import canonical, globs_of
+from midwatch.services.globs import Glob, compile_step
+from midwatch.services.rule_facts import QuestionFacts, resolve_path
 
-LONGEST_PATH = 4096
-MOST_PLACES = 2000
-MOST_TEXT = 50_000
-"""The greatest number, and the greatest length in total, of the parts of a question that are compared as paths. A
-person is asked about a question with more of them."""
-
-
-class QuestionFacts:
-    """A question and the facts about the question that rules are compared with. Each fact is computed only once."""
-
-    def __init__(self, question: Question, root: str | None) -> None:
-        self.question = question
-        self.root = root
-
-    @cached_property
-    def real_root(self) -> str | None:
-        """Return the real path of the working directory."""
-        return None if self.root is None else os.path.realpath(self.root)
-
-    @cached_property
-    def argv(self) -> tuple[str, ...] | None:
-        """Return the words of the command, or None if there is no command or it cannot be parsed reliably."""
-        return None if self.question.command is None else argv_of(self.question.command)
-
-    @cached_property
-    def parts(self) -> list[list[str]]:
-        """Return all commands that the command line may contain."""
-        return parts_of(self.question.command or "")
-
-    @cached_property
-    def doubtful(self) -> bool:
-        """Return whether it is unclear which actions the answer yes would allow."""
-        if not self.question.certain or (self.question.command is not None and self.argv is None):
-            return True
-        nameless = self.question.kind in TARGETED and not self.question.paths
-        unknown = self.question.kind == "execute" and self.argv is None
-        return nameless or unknown or len(self.question.paths) > MOST_PATHS or not self.places.complete
-
-    @cached_property
-    def places(self) -> Places:
-        """Return everything in the question that may name a file."""
-        words = (place for part in self.parts for word in part for place in places(word))
-        return Places.collect([*self.question.paths[:MOST_PATHS]], words)
-
-    @cached_property
-    def relative_paths(self) -> list[str] | None:
-        """Return the question's paths relative to the working directory, or None if a path is outside of it."""
-        paths = [resolve_path(path, self.root) for path in self.question.paths]
-        return None if None in paths else [path for path in paths if path is not None]
-
-    @cached_property
-    def possible_paths(self) -> frozenset[str]:
-        """Return everything in the question that may name a file, in all forms that a path may have, in lower case."""
-        return frozenset(form.casefold() for path in self.places.texts for form in _forms(path, self.root))
+WHOLE = frozenset({"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln"})
+"""Programs that change or copy a whole directory."""
 
 
-class Places(NamedTuple):
-    """The parts of a question that may name a file, each once; `complete` is false if some were left out."""
+class Match(IntEnum):
+    """Whether a pattern matches; MAYBE if this cannot be told for certain."""
 
-    texts: Sequence[str]
-    complete: bool
-
-    @classmethod
-    def collect(cls, *sources: Iterable[str]) -> Places:
-        """Collect the texts until there are too many of them."""
-        texts, left, complete = dict[str, None](), MOST_TEXT, True
-        for text in chain(*sources):
-            if len(text) > LONGEST_PATH:
-                complete = False
-            elif text not in texts:
-                left -= len(text)
-                if left < 0 or len(texts) == MOST_PLACES:
-                    return cls(list(texts), False)
-                texts[text] = None
-        return cls(list(texts), complete)
+    NO = 0
+    MAYBE = 1
+    YES = 2
 
 
-def decide(
-    question: Question, root: str | None, policies: Sequence[tuple[str, Policy]], rules: Iterable[Rule] = ()
-) -> Decision:
-    """Decide on a question: first by rules that deny, then by rules that allow, then by the default of the last policy.
+class _Rule(NamedTuple):
+    """A rule of a level: its effect, its pattern, what an answer names as its author, and its text for people."""
 
-    A question that only offers choices, without an action, is left to a person, unless the default is to deny.
+    effect: Verdict
+    pattern: Pattern
+    by: str
+    text: str
+
+
+def decide(question: Question, root: str | None, levels: Sequence[Level], agent: str | None = None) -> Decision:
+    """Decide on the use of a tool. The strictest verdict of all levels counts; of equal ones, that of the first level.
+
+    A question that only offers choices, without an action, is left to a person, unless a default is to deny.
     """
-    if question.kind != "choice":
-        stored_rules, facts = list(rules), QuestionFacts(question, root)
-        denying = [*_rank_policies(policies, "deny"), *_rank_rules(stored_rules, "deny")]
-        for by, pattern, effect in denying:
-            if denies(pattern, facts):
-                return Decision("deny", by, effect(pattern))
-        named = any(pattern.command or pattern.path for _, pattern, _ in denying)
-        if (facts.doubtful and named) or (denying and not question.certain):
-            return Decision("ask")  # it may contain a denied action
-        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(stored_rules, "allow")):
-            if allows(pattern, facts):
-                return Decision("allow", by, effect(pattern))
-    by, default = next(((name, policy.default) for name, policy in reversed(policies) if policy.default), ("", "ask"))
-    if default == "ask" or (default == "allow" and question.kind == "choice"):
-        return Decision("ask")
-    return Decision(default, f"rule:{by}", f"default: {default}")
+    return strictest(decide_by_level(question, root, levels, agent))
+
+
+def decide_by_level(
+    question: Question, root: str | None, levels: Sequence[Level], agent: str | None = None
+) -> list[Decision]:
+    """Return the decision of each level alone."""
+    return _decide_all(QuestionFacts(question, root, agent), levels)
+
+
+def decide_and_look_ahead(
+    question: Question, root: str | None, levels: Sequence[Level], agent: str
+) -> tuple[Decision, bool]:
+    """Return the decision, and whether a new stored rule of the agent could allow the same in future."""
+    facts = QuestionFacts(question, root, agent)
+    decision = strictest(_decide_all(facts, levels))
+    pattern = _narrow(facts) if decision.verdict in (None, "ask") else None
+    if pattern is None:
+        return decision, False
+    rule = Rule(id="new", agent=agent, effect="allow", **{name: getattr(pattern, name) for name in STORED})
+    later = [level._replace(stored=(*level.stored, rule)) if level.source == "agent" else level for level in levels]
+    return decision, all(found.verdict in (None, "allow") for found in _decide_all(facts, later))
+
+
+def _decide_all(facts: QuestionFacts, levels: Sequence[Level]) -> list[Decision]:
+    plain = facts.question.kind == "choice"
+    return [_decide_choice(level) if plain else _decide_level(level, facts) for level in levels]
+
+
+def strictest(decisions: Sequence[Decision]) -> Decision:
+    """Return the strictest of the decisions; of equal ones, the first."""
+    return max(decisions, key=_strictness, default=Decision())
+
+
+def _strictness(decision: Decision) -> int:
+    return -1 if decision.verdict is None else VERDICTS.index(decision.verdict)
+
+
+def _decide_choice(level: Level) -> Decision:
+    return _default(level) if level.policy.default == "deny" else Decision()
+
+
+def _decide_level(level: Level, facts: QuestionFacts) -> Decision:
+    """Decide by the rules of one level: first those that deny, then those that ask, then those that allow.
+
+    If it is uncertain whether a rule that denies or asks applies, ask, unless a rule allows exactly this command.
+    """
+    rules = list(_list_rules(level))
+    uncertain: _Rule | None = None
+    for effect in ("deny", "ask"):
+        for rule in rules:
+            if rule.effect != effect or (found := match(rule.pattern, facts)) is Match.NO:
+                continue
+            if found is Match.YES:
+                return Decision(rule.effect, rule.by, rule.text, level.source)
+            uncertain = uncertain or rule
+    allowing = [rule for rule in rules if rule.effect == "allow" and allows(rule.pattern, facts)]
+    if uncertain is not None:
+        allowing = [rule for rule in allowing if _is_exact(rule.pattern)]
+        if not allowing:
+            text = f"ask, because it cannot be read for certain; it may be {uncertain.pattern.words()}"
+            return Decision("ask", uncertain.by, text, level.source)
+    if allowing:
+        return Decision("allow", allowing[0].by, allowing[0].text, level.source)
+    return _default(level)
+
+
+def _default(level: Level) -> Decision:
+    default = level.policy.default
+    if default is None:
+        return Decision()
+    return Decision(default, f"rule:{level.source}", f"default: {default}", level.source)
+
+
+def _list_rules(level: Level) -> Iterator[_Rule]:
+    for effect in VERDICTS:
+        for pattern in level.policy.patterns(effect):
+            yield _Rule(effect, pattern, f"rule:{level.source}", f"{effect} {pattern.words()}")
+    for rule in level.stored:
+        if not rule.revoked_at:
+            text = describe_rule(rule.effect, rule.pattern, rule.agent)
+            yield _Rule(rule.effect, rule.pattern, f"rule:{rule.id}", text)
+
+
+def _is_exact(pattern: Pattern) -> bool:
+    command = CommandPattern.parse(pattern.command) if pattern.command else None
+    return command is not None and not command.more
+
+
+# -- rules that allow ------------------------------------------------------------------------------------------------
 
 
 def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
     """Return whether a rule that allows this pattern allows everything that the question may mean."""
     question = facts.question
-    if (
-        pattern.kind not in (None, question.kind)
-        or not _holds_in(pattern, facts)
-        or facts.doubtful
-        or facts.relative_paths is None
-    ):
+    if pattern.kind not in (None, question.kind) or not _is_for(pattern, facts) or facts.doubtful:
+        return False
+    if facts.relative_paths is None or not _allows_name(pattern, facts) or not _allows_hosts(pattern, facts):
         return False
     if pattern.path is not None:
         glob = Glob.parse(pattern.path)
         if not facts.relative_paths or not all(glob.matches(path) for path in facts.relative_paths):
             return False
-    if (
-        question.command is None or pattern.command is None
-    ):  # a rule about files does not apply to commands that name files
-        return pattern.command is None and (
-            question.command is None or (pattern.kind == "execute" and not pattern.path)
-        )
+    if question.command is None or pattern.command is None:
+        # a rule about files does not apply to commands that name files
+        runs = pattern.kind == "execute" or (pattern.tool is not None and pattern.kind is None)
+        return pattern.command is None and (question.command is None or (runs and not pattern.path))
     command = CommandPattern.parse(pattern.command)
     if command is None or facts.argv is None:
         return False
     return command.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
 
 
-def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
-    """Return whether a rule that denies this pattern denies something that the question may mean."""
-    if pattern.kind not in (None, facts.question.kind) or not _holds_in(pattern, facts):
-        return False
-    if pattern.command is not None:
-        command = CommandPattern.parse(pattern.command)
-        if command is None or not command.may_be_in(facts.parts, facts.argv):
-            return False
-    if pattern.path is None:
+def _allows_name(pattern: Pattern, facts: QuestionFacts) -> bool:
+    if pattern.tool is None:
         return True
-    glob = Glob.parse(pattern.path.casefold())
+    name = facts.question.tool
+    return name is not None and Glob.parse(canonical(pattern.tool)).matches(canonical(name))
+
+
+def _allows_hosts(pattern: Pattern, facts: QuestionFacts) -> bool:
+    if pattern.host is None:
+        return True
+    return bool(facts.hosts) and not facts.hidden and all(_fits_host(pattern.host, host) for host in facts.hosts)
+
+
+def _is_for(pattern: Pattern, facts: QuestionFacts) -> bool:
+    """Return whether a rule is for this agent and this working directory."""
+    if pattern.agent is not None and not compile_step(pattern.agent.casefold()).fullmatch(
+        (facts.agent or "").casefold()
+    ):
+        return False
+    return pattern.root is None or facts.real_root == pattern.root
+
+
+# -- rules that deny or ask ------------------------------------------------------------------------------------------
+
+
+def match(pattern: Pattern, facts: QuestionFacts) -> Match:
+    """Return whether a rule that denies or asks applies to something that the question may mean."""
+    if not _is_for(pattern, facts):
+        return Match.NO
+    found = [Match.YES]
+    if pattern.kind not in (None, facts.question.kind):
+        found.append(Match.NO if facts.question.certain else Match.MAYBE)
+    if pattern.tool is not None:
+        found.append(_match_tool(pattern.tool, facts))
+    if pattern.command is not None:
+        found.append(_match_command(pattern.command, facts))
+    if pattern.path is not None:
+        found.append(_match_path(pattern.path, facts))
+    if pattern.host is not None:
+        found.append(_match_host(pattern.host, facts))
+    return min(found)
+
+
+def _match_tool(tool: str, facts: QuestionFacts) -> Match:
+    if not facts.tool_names:
+        return Match.MAYBE
+    globs = [Glob.parse(form) for form in globs_of(tool)]
+    return Match.YES if any(glob.matches(name) for glob in globs for name in facts.tool_names) else Match.NO
+
+
+def _match_command(text: str, facts: QuestionFacts) -> Match:
+    question, command = facts.question, CommandPattern.parse(text)
+    if command is None:
+        return Match.MAYBE
+    if question.command is not None:
+        if command.may_be_in(facts.parts, facts.argv):
+            return Match.YES
+        return Match.MAYBE if facts.hidden or command.is_hinted_in(facts.parts) else Match.NO
+    begun = [part for part in facts.text_parts if command.begins(part[0])]
+    if command.may_be_in(begun, None):
+        return Match.YES
+    unknown = question.kind == "execute" or question.unread or not question.certain
+    return Match.MAYBE if unknown or command.may_be_in(facts.text_parts, None) else Match.NO
+
+
+def _match_path(path: str, facts: QuestionFacts) -> Match:
+    question, glob = facts.question, Glob.parse(path.casefold())
     # a directory includes everything in it
-    return any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths)
+    if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths):
+        return Match.YES
+    if facts.hidden or len(question.paths) > MOST_PATHS:
+        return Match.MAYBE
+    if any(glob.matches(form) for form in facts.mentioned_paths):
+        return Match.MAYBE
+    # to delete or move a directory is to delete or move what is in it
+    whole = question.kind in ("delete", "move") or any(word in WHOLE for part in facts.parts for word in part)
+    return Match.MAYBE if whole and any(_is_above(form, path) for form in facts.possible_paths) else Match.NO
+
+
+def _is_above(form: str, path: str) -> bool:
+    fixed = re.split(r"[*?]", path.casefold())[0]
+    return fixed.startswith(f"{form.rstrip('/')}/") or form == "."
+
+
+def _match_host(host: str, facts: QuestionFacts) -> Match:
+    question = facts.question
+    if any(_fits_host(host, name) for name in facts.hosts):
+        return Match.YES
+    if question.unread or not question.certain or (question.kind == "fetch" and not facts.hosts):
+        return Match.MAYBE
+    if question.command is None:
+        return Match.MAYBE if question.kind == "execute" else Match.NO
+    return Match.MAYBE if facts.hidden or (facts.reaches_out and not facts.hosts) else Match.NO
+
+
+def _fits_host(glob: str, host: str) -> bool:
+    return compile_step(fold_host(glob)).fullmatch(host) is not None
+
+
+# -- rules made of an answer -----------------------------------------------------------------------------------------
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
@@ -163,7 +274,11 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
 
     Return None if no pattern is reliable.
     """
-    facts = QuestionFacts(question, root)
+    return _narrow(QuestionFacts(question, root))
+
+
+def _narrow(facts: QuestionFacts) -> Pattern | None:
+    question, root = facts.question, facts.root
     if facts.real_root is None or question.kind == "choice":
         return None
     if question.command is not None:
@@ -178,107 +293,3 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
     else:
         return None
     return pattern if allows(pattern, facts) else None
-
-
-def resolve_path(path: str, root: str | None) -> str | None:
-    """Return the real path relative to the working directory `root`, or None if the path is outside or unclear."""
-    if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
-        return None
-    try:
-        real, base = os.path.realpath(Path(root) / path), os.path.realpath(root)
-    except (OSError, ValueError):
-        return None
-    inside = real == base or real.startswith(f"{base.rstrip('/')}/")
-    return os.path.relpath(real, base) if inside else None
-
-
-def _holds_in(pattern: Pattern, facts: QuestionFacts) -> bool:
-    return pattern.root is None or facts.real_root == pattern.root
-
-
-Ranked = Iterator[tuple[str, Pattern, Callable[[Pattern], str]]]
-"""For each rule: its name, its pattern, and a function that describes the effect of a pattern."""
-
-
-def _rank_policies(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
-    for name, policy in policies:
-        for pattern in policy.deny if effect == "deny" else policy.allow:
-            yield f"rule:{name}", pattern, lambda chosen: f"{effect} {chosen.words()}"
-
-
-def _rank_rules(rules: Iterable[Rule], effect: Effect) -> Ranked:
-    for rule in rules:
-        if rule.effect == effect and not rule.revoked_at:
-            yield f"rule:{rule.id}", rule.pattern, lambda p, agent=rule.agent: describe_rule(effect, p, agent)  # type: ignore[misc]
-
-
-def _forms(path: str, root: str | None) -> Iterator[str]:
-    """Yield the forms of a path that a rule is compared with: as written, normalised, and without symbolic links."""
-    home = expand_home(path)
-    yield path
-    yield os.path.normpath(home)
-    if root is None or "\0" in path:
-        return
-    joined = Path(root) / home
-    for base, full_path in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
-        yield full_path
-        yield os.path.relpath(full_path, base)
-
-
-def expand_home(path: str) -> str:
-    """Return the path with `~` replaced by the user's home. If the user of `~name` is unknown, keep `~name`."""
-    try:
-        return str(Path(path).expanduser()) if path.startswith("~") else path
-    except RuntimeError:
-        return path
-
-
-class Glob(NamedTuple):
-    """A glob for paths: `**` matches any number of directories; `*` and `?` match no slash.
-
-    The time of a comparison is at most the length of the glob multiplied by the length of the path.
-    """
-
-    steps: tuple[re.Pattern[str] | None, ...]
-    """One expression for each step of a path; None means `**`."""
-
-    @staticmethod
-    @lru_cache(256)
-    def parse(glob: str) -> Glob:
-        """Parse a glob such as `src/**/*.py`."""
-        steps = expand_home(glob).rstrip("/").split("/")
-        return Glob(tuple(None if step == "**" else _compile_step(step) for step in steps))
-
-    def matches(self, path: str) -> bool:
-        """Return whether the glob matches the whole path."""
-        names = path.split("/")
-        last = len(names) - 1
-        reached = {0}  # the names in front of these places match the steps so far
-        for step in self.steps[:-1]:
-            if step is None:
-                reached = _pass_directories(reached, names)
-            else:
-                reached = {at + 1 for at in reached if at < last and step.fullmatch(names[at])}
-        end = self.steps[-1]
-        if end is None:
-            return any(at < last or names[at] for at in reached)
-        return last in reached and end.fullmatch(names[last]) is not None
-
-
-def _compile_step(step: str) -> re.Pattern[str]:
-    """Return an expression for a step of a glob. Each `*` takes as little as possible and never tries again."""
-    first, *others = ("".join("." if sign == "?" else re.escape(sign) for sign in part) for part in step.split("*"))
-    middle = "".join(f"(?>.*?{part})" for part in others[:-1])
-    return re.compile(f"{first}{middle}.*{others[-1]}" if others else first, re.DOTALL)
-
-
-def _pass_directories(reached: set[int], names: Sequence[str]) -> set[int]:
-    """Return the places that `**` reaches from the places `reached`: behind any number of names that are not empty."""
-    passed = set[int]()
-    for at in reached:
-        while at not in passed:
-            passed.add(at)
-            if at == len(names) - 1 or not names[at]:
-                break
-            at += 1
-    return passed

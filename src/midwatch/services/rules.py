@@ -1,33 +1,99 @@
-"""The rule service, which lists and revokes rules, and the policies, which decide before a person is asked."""
+"""The rule service, which lists, tests and revokes rules, and the policies, which decide on the use of tools."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Mapping, Sequence
+from typing import Unpack, cast
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput
-from midwatch.domain.agent import Question
+from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
 from midwatch.domain.identity import AnyActor, actor_name
-from midwatch.domain.rule import ASK, Policy, Rule, Ruling
+from midwatch.domain.rule import (
+    NO_RULES,
+    TOOLS,
+    VERDICTS,
+    Decision,
+    Level,
+    Opinion,
+    Policy,
+    Rule,
+    RuleTest,
+    RuleTrial,
+    Ruling,
+    Source,
+    WrittenRule,
+    list_work_levels,
+)
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.domain.tool_name import guess_kind
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
-from midwatch.services.rule_decision import decide
+from midwatch.services.rule_decision import decide_and_look_ahead, decide_by_level, strictest
+from midwatch.services.rule_levels import read_sessions
 
 ALL = 1_000_000
 
 
-class Rules:
-    """Service: the rules that were created by answers with "always"."""
+class Policies:
+    """Decides on the use of tools by the rules of the desk, of the agent, and of the work."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, desk: Policy = NO_RULES, of_agents: Mapping[str, Policy] | None = None) -> None:
+        self._store = store
+        self._desk = desk
+        self._of_agents = of_agents or {}
+
+    async def __call__(self, task: Task, question: Question) -> Ruling:
+        levels, root = await self.list_levels(task.agent, task), question.root or task.workdir
+        expires = next((level.policy.expires for level in reversed(levels) if level.policy.expires), None)
+        until = None
+        if task.cause == "goal" and task.cause_id is not None:
+            goal = await self._store.get_goal(task.cause_id)
+            until = goal.deadline_at if goal else None
+        # it reads links, and may take long
+        decision, keeps = await asyncio.to_thread(decide_and_look_ahead, question, root, levels, task.agent)
+        return Ruling(decision, expires, until, keeps)
+
+    async def list_levels(self, agent: str, task: Task | None = None, session_key: str | None = None) -> list[Level]:
+        """Return all rules that hold for an agent, and for its task or session, the highest level first."""
+        stored = tuple(await self._store.list_rules(agent, limit=ALL))
+        levels = [Level("desk", self._desk), Level("agent", self._of_agents.get(agent, NO_RULES), stored)]
+        for key, approvals in await read_sessions(self._store, task.session_key if task else session_key):
+            levels += [level._replace(name=key) for level in list_work_levels("session", approvals)]
+        if task is not None:
+            levels += list_work_levels("automation" if task.cause == "automation" else "task", task.approvals)
+        return levels
+
+    def list_written(self) -> list[WrittenRule]:
+        """Return the rules of the settings: those of the desk first, then those of each agent."""
+        policies: list[tuple[Source, str | None, Policy]] = [("desk", None, self._desk)]
+        policies += [("agent", name, policy) for name, policy in self._of_agents.items()]
+        written = []
+        for source, agent, policy in policies:
+            for effect in reversed(VERDICTS):
+                for pattern in policy.patterns(effect):
+                    text = f"{effect} {pattern.words()}"
+                    written.append(WrittenRule(source=source, of=agent, effect=effect, text=text, **pattern.data()))
+            if policy.default is not None:
+                text = f"default: {policy.default}"
+                written.append(WrittenRule(source=source, of=agent, effect=policy.default, text=text))
+        return written
+
+
+class Rules:
+    """Service: the rules of the settings, and those that were created by answers with "always"."""
+
+    def __init__(
+        self, store: Store, clock: Clock, policies: Policies | None = None, default_agent: str = "demo"
+    ) -> None:
         self._store = store
         self._clock = clock
+        self.policies = policies or Policies(store)
+        self._default_agent = default_agent
 
     async def list(
         self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
@@ -56,32 +122,61 @@ class Rules:
             raise Conflict(f"rule {rule.id} is revoked already.") from conflict
         return await self.get(rule_id)
 
+    def list_written(self, *, actor: AnyActor = None) -> Sequence[WrittenRule]:
+        """Return the rules of the settings."""
+        authorize(actor, "oversee")
+        return self.policies.list_written()
 
-class Policies:
-    """Decides on a question by the policy of the agent, the policy of the automation, and the rules of the store."""
+    async def test(self, *, actor: AnyActor = None, **use: Unpack[RuleTest]) -> RuleTrial:
+        """Return what the rules would decide on the use of a tool, and what each level says."""
+        authorize(actor, "oversee")
+        task_id, key = use.get("task"), use.get("session")
+        task = require(await self._store.get_task(task_id), "task", task_id) if task_id else None
+        if key and task is None:
+            require(await self._store.get_session(key), "session", key)
+        agent = use.get("agent") or (task.agent if task else self._default_agent)
+        levels = await self.policies.list_levels(agent, task, key)
+        question, root = _read_use(use), use.get("workdir") or (task.workdir if task else None)
+        decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
+        decision = strictest(decisions)
+        levels_and_decisions = zip(levels, decisions, strict=True)
+        return RuleTrial(
+            verdict=decision.verdict, text=_describe(decision), kind=question.kind, source=decision.source,
+            rule=decision.rule, by=decision.by,
+            levels=tuple(
+                Opinion(level.source, level.name, found.verdict, found.rule)
+                for level, found in levels_and_decisions if found.verdict
+            ),
+        )  # fmt: skip
 
-    def __init__(self, store: Store, of_agent: Callable[[str], Policy]) -> None:
-        self._store = store
-        self._of_agent = cache(of_agent)
 
-    async def __call__(self, task: Task, question: Question) -> Ruling:
-        policies, until = [("config", self._of_agent(task.agent))], None
-        if task.cause == "automation" and task.cause_id is not None:
-            policies.append(("automation", await self._of_automation(task.cause_id)))
-        if task.cause == "goal" and task.cause_id is not None:
-            goal = await self._store.get_goal(task.cause_id)
-            until = goal.deadline_at if goal else None
-        rules = await self._store.list_rules(task.agent, limit=ALL) if question.kind != "choice" else []
-        expires = next((policy.expires for _, policy in reversed(policies) if policy.expires), None)
-        root = question.root or task.workdir
-        decision = await asyncio.to_thread(decide, question, root, policies, rules)  # it reads links, and may take long
-        return Ruling(decision, expires, until)
+TOLD = {"allow": "allowed", "ask": "a person is asked", "deny": "denied"}
+KINDS: Mapping[str, QuestionKind] = {"command": "execute", "path": "edit", "host": "fetch"}
+"""The kind of a tool that is tested, if only its command, path or host is named."""
 
-    async def _of_automation(self, automation_id: str) -> Policy:
-        automation = await self._store.get_automation(automation_id)
-        if automation is None or automation.approvals is None:
-            return ASK
-        try:
-            return Policy.from_data(automation.approvals)
-        except InvalidInput:  # another version has written it; ask a person
-            return ASK
+
+def _describe(decision: Decision) -> str:
+    if decision.verdict is None:
+        return "no rule applies; the tool decides whether it asks"
+    return f"{TOLD[decision.verdict]} by a rule of the {decision.source}: {decision.rule}"
+
+
+def _guess_kind(use: RuleTest) -> str:
+    """Return the kind of the tool: as given, else by its name, else by what it would use."""
+    name = use.get("tool") or ""
+    if use.get("kind") or "/" in name:
+        return use.get("kind") or "other"
+    by_use = (kind for field, kind in KINDS.items() if use.get(field))
+    return guess_kind(name) if name else next(by_use, "other")
+
+
+def _read_use(use: RuleTest) -> Question:
+    """Return the question that a tool would ask."""
+    kind = _guess_kind(use)
+    if kind not in TOOLS:
+        raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
+    path, host = use.get("path"), use.get("host")
+    return Question(
+        text="May I?", kind=cast(QuestionKind, kind), tool=use.get("tool") or None, command=use.get("command") or None,
+        paths=(path,) if path else (), hosts=(host,) if host else (),
+    )  # fmt: skip

@@ -5,7 +5,7 @@ The record is `midwatch.domain.session`. A message to an agent becomes a task.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -18,6 +18,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission
+from midwatch.domain.rule import check_policy
 from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, announce_message, check_key, gate_key
 from midwatch.domain.steering import SEND_MODES, SendMode, SendResult
 from midwatch.domain.store import Store
@@ -57,6 +58,7 @@ class Sessions:
         worktree: bool = False,
         title: str = "",
         key: str | None = None,
+        approvals: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> tuple[View, bool]:
@@ -84,6 +86,7 @@ class Sessions:
         session = Session(
             key=key, agent=name, gate_key=gate_key(key), title=title, creator=creator, workdir=workdir,
             worktree=new_id("w", now) if worktree else None, created_at=now, updated_at=now,
+            approvals=check_policy(approvals),
         )  # fmt: skip
         about = {"session_key": key, "agent_id": name, "actor": creator}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
@@ -101,6 +104,8 @@ class Sessions:
                 f"session {key} exists already, with agent {view.session.agent} in "
                 f"{view.session.workdir or 'no directory'}; use another key."
             )
+        if session.approvals not in (None, view.session.approvals):
+            raise Conflict(f"session {key} exists already, with other rules in `approvals`; use another key.")
         return view, created
 
     async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
@@ -283,7 +288,8 @@ def repeatable_key(actor: str | None, idempotency_key: str) -> str:
 
 def _get_request(session: Session) -> tuple[object, ...]:
     """Return the fields of a session that two requests with the same idempotency key must have in common."""
-    return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
+    place = (session.agent, session.workdir, session.worktree is None)
+    return (session.creator, *place, session.title, session.approvals)
 
 
 def _has_same_place(session: Session, other: Session) -> bool:

@@ -20,6 +20,7 @@ from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
+from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
@@ -28,6 +29,7 @@ from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
+from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
 
@@ -83,6 +85,7 @@ class Tasks:
         task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
         if parent is not None:
             task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
+            task = task._replace(approvals=await inherit_rules(self._store, parent))
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -147,6 +150,7 @@ class Tasks:
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
             budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
+            approvals=check_policy(wish.get("approvals")),
         )  # fmt: skip
 
     async def _worktree(
@@ -437,5 +441,5 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns",
+    "returns_to", "returns", "approvals",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import Approval
 from midwatch.domain.fields import Example
-from midwatch.domain.rule import Pattern, Rule
+from midwatch.domain.rule import Opinion, Pattern, Rule, RuleTrial, WrittenRule
 from midwatch.wire.shapes import shape_of
 
 
@@ -39,7 +39,23 @@ class RuleInfo(dict[str, Any]):
     """A rule that an answer created. `effect` is allow or deny; `text` is the rule in words."""
 
 
+@shape_of(WrittenRule)
+class WrittenRuleInfo(dict[str, Any]):
+    """A rule of the settings. `source` is desk or agent; `of` is the agent in whose settings it is written."""
+
+
 class RulePage(TypedDict):
-    """Rules, newest first."""
+    """Rules of answers, newest first, and rules of the settings."""
 
     rules: list[RuleInfo]
+    written: list[WrittenRuleInfo]
+
+
+@shape_of(Opinion)
+class OpinionInfo(dict[str, Any]):
+    """What one level of rules says. `name` is the session or task, if the rules come from other work."""
+
+
+@shape_of(RuleTrial, levels=list[OpinionInfo])
+class RuleTrialInfo(dict[str, Any]):
+    """What the rules decide. `verdict` is allow, ask or deny; null if the tool decides whether it asks."""

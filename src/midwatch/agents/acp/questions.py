@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from midwatch.agents.acp.updates import MOST_ITEMS, Json, Tool
-from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
+from midwatch.agents.streams.reading import find_paths, get_dict, get_dicts, get_text
 from midwatch.agents.tool_question import LONGEST_COMMAND, LONGEST_DIFF, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind
+from midwatch.domain.rule import TARGETED
+from midwatch.domain.tool_call import ToolFacts, collect_texts
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
 QUESTION_KINDS = frozenset(get_args(QuestionKind)) - {"choice"}
@@ -62,11 +64,20 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
     paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
+    raw = call.get("rawInput") or tool.arguments
+    known = kind in TARGETED and paths
+    facts: ToolFacts = {} if command else {"texts": find_paths(raw)} if known else collect_texts(raw)
     return Question(
         text=word_question(tool.kind, subject.removeprefix(lead)), choices=tuple(choices),
-        kind=cast(QuestionKind, kind), tool=tool.name or None, command=command, paths=paths, diff=diffs or None,
-        risk=rate_risk(kind, command, paths, root), root=root,
+        kind=cast(QuestionKind, kind), tool=tool.name or find_name(tool.title), command=command, paths=paths,
+        diff=diffs or None, risk=rate_risk(kind, command, paths, root), root=root,
+        texts=facts.get("texts", ()), unread=facts.get("unread", False),
     )  # fmt: skip
+
+
+def find_name(title: str) -> str | None:
+    """Return the title of a tool call if it is the name of a tool, such as `mcp__github__push`; else None."""
+    return title.strip() if re.fullmatch(r"\s*(?:mcp__)?[A-Za-z0-9]\w*(?:[./:-]\w+)*\s*", title) else None
 
 
 TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)")

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import shlex
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.base import BaseAgent, absolute_path
-from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, make
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, make
 from midwatch.base.threads import in_thread
-from midwatch.domain.agent import Question, Turn
+from midwatch.domain.agent import Turn
+from midwatch.domain.tool_call import ToolFacts
 from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, wait_within
 from midwatch.programs.reaper import end_strays
 
@@ -53,7 +55,13 @@ def file_tools(root: str | None) -> list[Tool]:
         files = Files(absolute_path(root or turn.workdir))
         return await in_thread(lambda: _list(files, pattern, path))
 
-    return [make(read_file, safe=True, kind="read"), make(list_files, safe=True, kind="search")]
+    def read(arguments: Mapping[str, Any], turn: Turn) -> ToolFacts:
+        path, pattern = arguments.get("path"), arguments.get("pattern")
+        fixed = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0] if isinstance(pattern, str) else ""
+        base = path if isinstance(path, str) else "."
+        return {"paths": (base, *([f"{base}/{fixed}"] if fixed else [])), "root": absolute_path(root or turn.workdir)}
+
+    return [make(read_file, safe=True, kind="read", read=read), make(list_files, safe=True, kind="search", read=read)]
 
 
 def _read(files: Files, path: str, offset: int, limit: int) -> str:
@@ -158,13 +166,8 @@ class Commands:
         ) -> ToolOutput:
             """Run a command in the working directory. Its standard input is empty. Background processes are ended."""
             nonlocal cut_off
-            line = command if isinstance(command, str) else shlex.join(command)
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
-            if "\0" in line or not line.strip():
-                raise ToolError("a command must not be empty and must not contain a NUL character.")
             workdir = absolute_path(turn.workdir)
-            question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=workdir)
-            check_allowed(await turn.ask(question))
             longest = min(timeout or self._longest, self._longest)
             was_cut_off = cut_off
             cut_off = True
@@ -173,7 +176,7 @@ class Commands:
             return _make_output(output, code, longest)
 
         try:
-            yield [make(run_command, kind="execute")]
+            yield [make(run_command, kind="execute", ask=True, read=_read_command)]
         except BaseException:
             cut_off = True
             raise
@@ -201,6 +204,15 @@ class Commands:
         finally:
             await child.end()
         return output.text(), child.returncode if in_time else None
+
+
+def _read_command(arguments: Mapping[str, Any], turn: Turn) -> ToolFacts:
+    """Return what a call of the tool would run. Raise ToolError if this is no command."""
+    command = arguments.get("command")
+    line = command if isinstance(command, str) else shlex.join(map(str, command or ()))
+    if "\0" in line or not line.strip():
+        raise ToolError("a command must not be empty and must not contain a NUL character.")
+    return {"text": f"Run {line}", "command": line, "root": absolute_path(turn.workdir)}
 
 
 def _make_output(output: str, code: int | None, longest: float) -> ToolOutput:

@@ -22,7 +22,7 @@ from midwatch.agents.llm.history import Call, Transcript, Window, select_newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Toolbox, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import Toolbox, ToolError, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -33,7 +33,7 @@ from midwatch.domain.context_item import write_items
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
-from midwatch.domain.tool_call import ToolCall
+from midwatch.domain.tool_call import ToolCall, collect_texts
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -287,16 +287,18 @@ class Loop:
             return
         decision = await self._turn.before_tool(self._describe(call))
         if decision.action != "go_on":
-            await self._skip(call, decision.reason or DENIED)
+            await self._skip(call, decision.reason or DENIED, decision.by)
             return
         began = time.monotonic()
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
 
-    async def _skip(self, call: Call, reason: str) -> None:
+    async def _skip(self, call: Call, reason: str, rule: str | None = None) -> None:
         """Report that a tool call is not run. The model gets `reason` as the result of the call."""
         tool_id = call.part.tool_call_id
-        await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+        await self._turn.emit(events.ToolExecSkipped(
+            tool=cut(call.name, 200), reason=reason, tool_call_id=tool_id, rule=rule
+        ))  # fmt: skip
         await self._keep(history.make_result_step(call, reason, "interrupted"))
 
     async def before_tool(self, call: Call) -> str | None:
@@ -311,11 +313,15 @@ class Loop:
 
     def _describe(self, call: Call) -> ToolCall:
         """Return the call as rules and hooks see it."""
-        tool, arguments = self._box.tools.get(call.name), read_arguments(call)
-        return ToolCall(
-            tool=call.name, arguments=arguments if isinstance(arguments, dict) else {"arguments": arguments},
-            id=call.part.tool_call_id, kind=tool.kind if tool else "other", paths=find_paths(arguments),
-        )  # fmt: skip
+        tool, found, call_id = self._box.tools.get(call.name), read_arguments(call), call.part.tool_call_id
+        arguments = found if isinstance(found, dict) else {"arguments": found}
+        if tool is None:  # it does not exist, so it does not run
+            return ToolCall(call.name, arguments, call_id, **collect_texts(arguments))
+        try:
+            return tool.describe(arguments, self._turn, call_id)
+        except (ToolError, TypeError, ValueError):  # the tool refuses such arguments
+            whole = collect_texts(arguments)
+            return ToolCall(call.name, arguments, call_id, tool.server, tool.kind, asks=tool.asks, **whole)
 
     async def tool(self, call: Call) -> ToolOutput:
         """Run the tool. If the tool must not run twice, first store the fact that it may have run."""

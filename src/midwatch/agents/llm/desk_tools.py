@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import Field
 
-from midwatch.agents.llm.tools import Tool, ToolError, make
+from midwatch.agents.llm.tools import Tool, ToolError, make, read_nothing
 from midwatch.domain.agent import Turn
 
 CALL_SECONDS = 30.0
@@ -21,8 +21,10 @@ AGENT = Annotated[str | None, Field(description="The agent that does the task; b
 def desk_tools() -> list[Tool]:
     """Return the tools that submit, schedule and read tasks, and that report on the goal of the task."""
     return [
-        make(submit_task), make(schedule_task), make(list_tasks, safe=True, kind="search"),
-        make(get_task, safe=True, kind="search"), make(goal_complete, safe=True), make(goal_delay, safe=True),
+        make(submit_task, read=read_nothing), make(schedule_task, read=read_nothing),
+        make(list_tasks, safe=True, kind="search", read=read_nothing),
+        make(get_task, safe=True, kind="search", read=read_nothing),
+        make(goal_complete, safe=True, read=read_nothing), make(goal_delay, safe=True, read=read_nothing),
     ]  # fmt: skip
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from html.parser import HTMLParser
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import httpx2
 from pydantic import Field
 
-from midwatch.agents.llm.tools import Tool, ToolError, check_allowed, make
+from midwatch.agents.llm.tools import Tool, ToolError, make
 from midwatch.base.threads import in_thread
 from midwatch.base.version import __version__
-from midwatch.domain.agent import Question, Turn
+from midwatch.domain.agent import Turn
+from midwatch.domain.tool_call import ToolCall, ToolFacts
 
 FETCH_SECONDS = 30.0
 MOST_BYTES = 2_000_000
@@ -55,11 +57,9 @@ def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
         turn: Turn, url: Annotated[str, Field(max_length=LONGEST_URL, description="http:// or https://")]
     ) -> str:
         """Fetch a page and return its text."""
-        check_allowed(await turn.ask(Question(text=f"Fetch {url}", kind="fetch", tool="fetch_url")))
         try:
-            async with asyncio.timeout(seconds):
-                page = await _follow(url, allows)
-                text = await in_thread(lambda: _read_text(page))
+            page = await _follow(url, allows, seconds, partial(_check_redirect, turn))
+            text = await in_thread(lambda: _read_text(page))
         except TimeoutError:
             raise ToolError(f"{url} did not answer within {seconds:g} s.") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
@@ -68,19 +68,41 @@ def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
             raise ToolError(f"{page.url} answers with status {page.status}: {text[:2000]}")
         return text + (f"\n… cut after {MOST_BYTES} bytes …" if page.cut else "")
 
-    return make(fetch_url, safe=True, kind="fetch")
+    return make(fetch_url, safe=True, kind="fetch", ask=True, read=_read_address)
 
 
-async def _follow(url: str, allows: Allows) -> Page:
-    """Follow redirects and return the page. The address of each redirect is checked like the first address."""
+def _read_address(arguments: Mapping[str, Any], turn: Turn) -> ToolFacts:
+    url = str(arguments.get("url") or "")
+    return {"text": f"Fetch {url}", "hosts": (_parse(url).host,)}
+
+
+async def _check_redirect(turn: Turn, url: httpx2.URL) -> None:
+    """Raise ToolError if a rule forbids the host that a page redirects to."""
+    call = ToolCall("fetch_url", {"url": str(url)}, kind="fetch", hosts=(url.host,), text=f"Follow to {url}")
+    decision = await turn.before_tool(call)
+    if decision.action != "go_on":
+        raise ToolError(f"it redirects to {url}. {decision.reason or 'This is not allowed.'}")
+
+
+async def _follow(
+    url: str, allows: Allows, seconds: float, check_redirect: Callable[[httpx2.URL], Awaitable[None]]
+) -> Page:
+    """Follow redirects and return the page. The address of each redirect is checked like the first address.
+
+    Each request has `seconds` to end. A question about a redirect may take longer.
+    """
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(trust_env=False, timeout=FETCH_SECONDS, limits=limits) as http:
         here = _parse(url)
         for _ in range(MOST_REDIRECTS + 1):
-            answer = await _request(http, here, allows)
+            async with asyncio.timeout(seconds):
+                answer = await _request(http, here, allows)
             if isinstance(answer, Page):
                 return answer
-            here = _parse(str(answer))
+            there = _parse(str(answer))
+            if there.host != here.host:
+                await check_redirect(there)
+            here = there
     raise ToolError(f"{url} redirects more than {MOST_REDIRECTS} times.")
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from midwatch.agents.base import KindOptions
 from midwatch.agents.llm import handoff_messages
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, running_call
+from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, read_nothing, running_call
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import Turn
 from midwatch.domain.handoff import HandoffTask, Transfer, tool_description, tool_name, transfer_message
@@ -159,10 +159,12 @@ class HandoffTools:
             text = tool_description(way.to.agent, way.to.description, about)
             return TransferTool(
                 name=way.name, description=text, schema=schema, call=partial(way.transfer, shared), safe=True,
-                kind="switch_mode", turn_transfer=shared,
+                kind="switch_mode", turn_transfer=shared, read=read_nothing,
             )  # fmt: skip
         text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
-        return Tool(name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True)
+        return Tool(
+            name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True, read=read_nothing
+        )
 
 
 def _history(transfers: frozenset[str]) -> dict[str, Any]:

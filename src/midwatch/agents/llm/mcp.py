@@ -19,10 +19,10 @@ import httpx2
 
 from midwatch.agents.base import BaseAgent, last_lines
 from midwatch.agents.llm.mcp_server import McpServer
-from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_permission
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
-from midwatch.domain.agent import Question, Turn
+from midwatch.domain.agent import Turn
 from midwatch.programs.process import Child, Output, wait_within
 
 if TYPE_CHECKING:
@@ -135,15 +135,15 @@ class Running:
 
         async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
             if asks:
-                shown = json.dumps(arguments, ensure_ascii=False)[:2000]
-                text = f"Use {own} of {self.name} with {shown}"
-                check_allowed(await turn.ask(Question(text=text, kind="other", tool=f"{self.name}.{own}")))
+                await check_permission(tool, arguments, turn)
             return await self._call(own, arguments)
 
-        return Tool(
+        tool = Tool(
             name=name, description=(about.description or own)[:LONGEST_DESCRIPTION], schema=about.input_schema,
             call=call, safe=read_only or bool(hints and hints.idempotent_hint), kind="search" if read_only else "other",
+            server=self.name, own_name=own, asks=asks,
         )  # fmt: skip
+        return tool
 
     async def _call(self, own: str, arguments: dict[str, Any]) -> ToolOutput:
         life, limit = self._life, self._server.timeout

@@ -22,9 +22,12 @@ from pydantic_core import ArgsKwargs, PydanticSerializationError, to_json
 
 from midwatch.agents.function import call_turn
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async
+from midwatch.agents.streams.reading import find_paths
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.threads import in_thread
 from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
+from midwatch.domain.rule import TARGETED
+from midwatch.domain.tool_call import ToolCall, ToolFacts, collect_texts
 
 if TYPE_CHECKING:
     from midwatch.agents.llm.history import Transcript
@@ -77,6 +80,45 @@ class Tool:
     safe: bool = False
     """Whether midwatch may run a call again after an interruption, if it does not know whether the call has run."""
     kind: QuestionKind = "other"
+    server: str | None = None
+    """The MCP server of the tool."""
+    own_name: str | None = None
+    """The name that the server uses for the tool."""
+    asks: bool = False
+    """Whether the tool asks for permission, unless a rule answers."""
+    read: Reader | None = None
+    """Says what the arguments mean for rules. Without it, every text in them may be a path, an address or a command."""
+
+    def describe(self, arguments: Mapping[str, Any], turn: Turn, call_id: str | None = None) -> ToolCall:
+        """Return a call of the tool as rules and hooks see it. Raise ToolError if the arguments are wrong."""
+        facts = _read_unknown(self.kind, arguments) if self.read is None else self.read(arguments, turn)
+        return ToolCall(
+            tool=self.own_name or self.name, arguments=arguments, id=call_id, server=self.server,
+            kind="other" if self.server else self.kind, asks=self.asks, **facts,
+        )  # fmt: skip
+
+
+Reader = Callable[[Mapping[str, Any], Turn], ToolFacts]
+
+
+def read_nothing(arguments: Mapping[str, Any], turn: Turn) -> ToolFacts:
+    """Return no facts, for a tool that uses no file, no command and no other machine."""
+    return {}
+
+
+def _read_unknown(kind: str, arguments: Mapping[str, Any]) -> ToolFacts:
+    """Return the facts about a tool that midwatch does not know."""
+    paths = find_paths(arguments) if kind in TARGETED else ()
+    command = arguments.get("command") if kind == "execute" else None
+    return {**collect_texts(arguments), "paths": paths, "command": command if isinstance(command, str) else None}
+
+
+async def check_permission(tool: Tool, arguments: Mapping[str, Any], turn: Turn) -> None:
+    """Ask whether a tool may run. Raise ToolError if the answer is no."""
+    call = tool.describe(arguments, turn)
+    shown = _short(json.dumps(arguments, ensure_ascii=False, default=str), LONGEST_PROBLEM)
+    whose = f"{call.tool} of {call.server}" if call.server else call.tool
+    check_allowed(await turn.ask(Question.about(call._replace(text=call.text or f"Use {whose} with {shown}"))))
 
 
 class Source(Protocol):
@@ -148,7 +190,9 @@ class ToolSettings(TypedDict, total=False):
     """Whether midwatch may run a call again after an interruption, if it does not know whether the call has run."""
     kind: QuestionKind
     ask: bool
-    """Whether a rule of the agent or a person must allow each call."""
+    """Whether a rule or a person must allow each call."""
+    read: Reader | None
+    """Says what the arguments mean for rules."""
 
 
 @overload
@@ -189,8 +233,7 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
         except ValidationError as problem:
             raise ToolError(_describe_errors(problem)) from None
         if settings.get("ask"):
-            shown = _short(json.dumps(arguments, ensure_ascii=False), LONGEST_PROBLEM)
-            check_allowed(await turn.ask(Question(text=f"Use {called} with {shown}", kind=kind, tool=called)))
+            await check_permission(made, arguments, turn)
         if is_async(function):
             return await function(**checked, **({turn_name: turn} if turn_name else {}))
         extra = {turn_name: _from_thread(turn)} if turn_name else {}
@@ -198,7 +241,11 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
 
     text = str(settings.get("description") or inspect.getdoc(function) or called)
     safe = settings.get("safe", False)
-    return Tool(name=called, description=text, schema=schema, call=call, safe=safe, kind=kind)
+    made = Tool(
+        name=called, description=text, schema=schema, call=call, safe=safe, kind=kind,
+        asks=bool(settings.get("ask")), read=settings.get("read"),
+    )  # fmt: skip
+    return made
 
 
 def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:

@@ -13,6 +13,7 @@ from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.subject import Subject, measure, read_subject
 from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
+from midwatch.domain.host_name import find_hosts
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
 NO = re.compile(
@@ -66,7 +67,7 @@ class Dialog(NamedTuple):
             text=word_question(kind, topic) if topic and kind in WORDED else self.text,
             choices=choices, kind=kind, tool=subject.tool, command=subject.command, paths=paths,
             diff=subject.diff and subject.diff[:LONGEST_DIFF], risk=subject.risk or risk, root=root,
-            certain=subject.certain,
+            certain=subject.certain, hosts=tuple(find_hosts(subject.url or "")),
         )  # fmt: skip
 
     def is_same(self, other: Dialog) -> bool:

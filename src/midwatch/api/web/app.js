@@ -31,6 +31,7 @@ const PAGES = [
   ["/handoffs", () => import("./pages/handoffs.js"), { name: "Handoffs", icon: "handoffs", key: "h", rare: true }],
   ["/handoffs/:id", () => import("./pages/handoff.js"), "/handoffs"],
   ["/events", () => import("./pages/events.js"), { name: "Events", icon: "events", key: "e", rare: true }],
+  ["/rules", () => import("./pages/rules.js"), { name: "Rules", icon: "rules", key: "r", rare: true }],
   ["/usage", () => import("./pages/usage.js"), { name: "Usage", icon: "usage", key: "u", rare: true }],
   ["/agents", () => import("./pages/agents.js"), { name: "Agents", icon: "agents", key: "w", rare: true }],
   ["/settings", () => import("./pages/settings.js"), { name: "Settings", icon: "settings", key: ",", rare: true }],

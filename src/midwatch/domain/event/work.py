@@ -150,11 +150,15 @@ class ToolExecEnd(Payload):
 
 @kind("tool_exec_skipped", agents=True)
 class ToolExecSkipped(Payload):
-    """A tool that the model wanted to use was not run; the model got `reason` as the result."""
+    """A tool that the model wanted to use was not run; the model got `reason` as the result.
+
+    If a rule said no, or a person whom a rule asked, `rule` is this rule.
+    """
 
     tool: str
     reason: str
     tool_call_id: str | None = None
+    rule: str | None = None
 
 
 @kind("context_trimmed", agents=True)

@@ -10,7 +10,8 @@ ON CONFLICT (key) DO UPDATE SET
 INSERT INTO sessions ({session}) VALUES ({session_params})
 ON CONFLICT (key) DO UPDATE SET
   status = 'idle', updated_at = excluded.updated_at, revision = sessions.revision + 1,
-  title = CASE WHEN excluded.title = '' THEN sessions.title ELSE excluded.title END
+  title = CASE WHEN excluded.title = '' THEN sessions.title ELSE excluded.title END,
+  approvals = coalesce(excluded.approvals, sessions.approvals)
 WHERE sessions.status = 'closed' AND sessions.agent = excluded.agent
 RETURNING key
 

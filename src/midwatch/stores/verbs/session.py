@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message, Session, View
-from midwatch.stores.rows import Row, decode, get_values
+from midwatch.stores.rows import Row, decode, encode, get_values
 from midwatch.stores.verbs.tx import Tx
 
 ACTIVITY = 3
@@ -37,7 +37,7 @@ def list_(tx: Tx, limit: int = 50, before: str | None = None) -> list[View]:
 
 def open_(tx: Tx, session: Session, events: tuple[Event, ...]) -> bool:
     """Open a session. Return False if it is open already, or if another request opens it at the same time."""
-    opened = tx.row("session.open", get_values(session)) is not None
+    opened = tx.row("session.open", encode("session", get_values(session))) is not None
     if opened:
         tx.events.extend(events)
     return opened

@@ -1,19 +1,16 @@
-// Inbox: open questions of all agents, recent answers, and the rules that answer automatically.
+// Inbox: open questions of all agents, and recent answers.
 
-import { del, get, trackRequests } from "../api.js";
+import { get } from "../api.js";
 import { go } from "../app.js";
 import { renderApprovals } from "../approval.js";
 import { desk } from "../desk.js";
 import { getFirstLine, h, renderKeyed, setText } from "../dom.js";
 import { addShortcut, moveFocus } from "../keys.js";
-import {
-  confirmAction, createActionButton, createAgo, createCommand, createEmpty, createFailure, createPageHead, createPanel,
-  createSkeleton, showToast,
-} from "../parts.js";
+import { createAgo, createCommand, createEmpty, createPageHead, createPanel } from "../parts.js";
+import { createReader } from "../reader.js";
 import { stream } from "../stream.js";
 
 const ANSWERED = 30;
-const SOON = 250;
 
 export default async function renderInbox(main, page) {
   page.setTitle("Inbox");
@@ -25,12 +22,12 @@ export default async function renderInbox(main, page) {
     createCommand('midwatch submit "demo:ask clean up"'));
   open.body.append(list, empty);
   const answered = createPanel("Answered", { name: "inbox-answered" });
-  const rules = createPanel("Approval rules", { name: "inbox-rules" });
   const keys = h("p.faint.inbox-keys.action",
     [
       ["j", "next"], ["k", "previous"], ["a", "allow"], ["d", "deny"], ["r", "reason"], ["Enter", "open"],
     ].map(([key, what]) => [h("kbd", key), ` ${what} `]));
-  main.append(createPageHead("Inbox"), keys, h("div.inbox-grid", open.node, h("div.stack", answered.node, rules.node)));
+  main.append(createPageHead("Inbox", h("a.button", { href: "/rules" }, "Rules")), keys,
+    h("div.inbox-grid", open.node, answered.node));
   page.onLeave(renderApprovals(list, {
     full: true, showAnswer: true,
     onChange: (count) => { setText(open.counter, count || ""); empty.hidden = count > 0 || Boolean(list.firstChild); },
@@ -38,37 +35,11 @@ export default async function renderInbox(main, page) {
   page.onLeave(enableKeyboard(list));
   const readAnswered = createReader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`),
     ({ approvals }) => drawAnswered(answered.body, approvals));
-  const readRulePanel = createReader(rules.body, page, readRules,
-    (reply) => drawRules(rules.body, reply, () => readRulePanel()));
   page.onLeave(stream.on({
-    event: ({ kind }) => {
-      if (kind === "approval_resolved") readAnswered();
-      if (kind === "rule_added" || kind === "rule_revoked") readRulePanel();
-    },
-    reset: () => { readAnswered(); readRulePanel(); },
+    event: ({ kind }) => { if (kind === "approval_resolved") readAnswered(); },
+    reset: readAnswered,
   }));
   readAnswered();
-  readRulePanel();
-}
-
-/** Return a function that loads a part of the page: at once the first time, later after a short delay. */
-function createReader(body, page, read, draw) {
-  body.append(createSkeleton(3));
-  const startRequest = trackRequests();
-  let waiting = null;
-  return () => {
-    waiting ??= setTimeout(async () => {
-      waiting = null;
-      if (!page.isCurrent()) return;
-      const { accept } = startRequest();
-      try {
-        const reply = await read();
-        if (page.isCurrent() && accept()) draw(reply);
-      } catch (problem) {
-        if (page.isCurrent() && accept()) body.replaceChildren(createFailure(problem));
-      }
-    }, body.querySelector(".skeleton") ? 0 : SOON);
-  };
 }
 
 const ANSWER_NAMES = { granted: "allowed", denied: "denied", expired: "expired" };
@@ -95,35 +66,6 @@ function createAnsweredRow(approval) {
     h("span.tag", approval.agent),
     createAgo(approval.resolved_at ?? approval.created_at),
     h("span.row-sub.truncate", { title: how }, how)));
-}
-
-const readRules = () =>
-  get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
-
-function drawRules(body, reply, again) {
-  if (!reply.rules?.length)
-    return body.replaceChildren(createEmpty(reply.rules ? "No rules" : "You cannot see the rules",
-      reply.rules
-        ? "An answer such as “always allow …” creates a rule. A rule answers automatically. " +
-          "Its answers are in the log, and you can revoke it here."
-        : "Your role does not allow it."));
-  if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Approval rules" })));
-  return renderKeyed(body.list, reply.rules, (rule) => rule.id, (rule) => createRuleRow(rule, again));
-}
-
-function createRuleRow(rule, again) {
-  const revoke = createActionButton("Revoke", async () => {
-    if (!(await confirmAction(`Revoke “${rule.text}”? Agents will ask about this again.`, "Revoke"))) return;
-    await del(`/rules/${rule.id}`);
-    showToast("Rule revoked.");
-    again();
-  }, { kind: "danger small action" });
-  return h("li",
-    h("div.row.rule-row",
-      h("span.status", { data: { status: rule.effect === "allow" ? "done" : "failed" } }, rule.effect),
-      h("span.rule-text.plain-text", rule.text), revoke,
-      h("span.row-sub.faint", rule.created_by ? `by ${rule.created_by} ` : "from the settings ",
-        rule.created_at ? createAgo(rule.created_at) : "")));
 }
 
 /** Add shortcuts: j and k move between cards, a and d answer the focused card, Enter opens it. */

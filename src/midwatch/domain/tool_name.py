@@ -1,0 +1,86 @@
+"""Names of tools: the forms in which agents write one name, and globs for names.
+
+A tool of an MCP server is written `server/tool`. Agents and models also write `mcp__server__tool` or `server.tool`, or
+put a namespace in front, such as `functions.read_file`. For rules that deny, all forms that a name may have count.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+NAMESPACES = frozenset({
+    "functions", "function", "tools", "tool", "default_api", "default", "api", "multi_tool_use", "namespace", "builtin",
+    "builtins", "midwatch", "mcp", "mcp_tool", "native", "local",
+})  # fmt: skip
+"""Words that models and agents put in front of names, and that name no MCP server."""
+APART = re.compile(r"__+|[/.:#|>\\]+")
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+BETWEEN = re.compile(r"[\s_-]+")
+LONGEST_NAME = 500
+KIND_WORDS = {
+    "think": ("think", "todo", "plan", "task", "goal"),
+    "execute": ("bash", "shell", "exec", "command", "terminal", "powershell"),
+    "edit": ("write", "edit", "create", "replace", "patch", "file_change", "insert"),
+    "search": ("grep", "glob", "search", "find", "list", "ls"),
+    "fetch": ("fetch", "web", "http", "browse"),
+    "read": ("read", "view", "cat", "open"),
+    "delete": ("delete", "remove"),
+    "move": ("move", "rename"),
+}
+"""Parts of a tool's name that show the kind of the tool. The first match counts."""
+
+
+def guess_kind(name: str) -> str:
+    """Guess the kind of a tool from its name."""
+    lower = name.lower()
+    if "web" in lower:
+        return "fetch"
+    return next((kind for kind, words in KIND_WORDS.items() if any(word in lower for word in words)), "other")
+
+
+@lru_cache(1000)
+def forms_of(name: str) -> frozenset[str]:
+    """Return every form of a tool's name that a rule is compared with, in lower case.
+
+    `mcp__github__push` gives `github/push` and `push`; `functions.readFile` gives `read_file`, too.
+    """
+    forms = {canonical(name)}
+    named = _split(name)
+    for start in range(len(named)):
+        forms.add("/".join(named[start:]))
+        forms.add("_".join(named[start:]))
+    if len(named) == 1 and _fold(name).startswith("mcp_"):  # `mcp_server_tool`; where the server ends is not known
+        words = named[0].split("_")
+        for at in range(1, len(words)):
+            forms |= {"_".join(words[at:]), f"{'_'.join(words[:at])}/{'_'.join(words[at:])}"}
+    if len(named) > 1:
+        forms |= {f"{named[0]}/{named[-1]}", f"{named[0]}/{'_'.join(named[1:])}"}
+    return frozenset(form for form in forms if form)
+
+
+def canonical(name: str) -> str:
+    """Return the one form of a name that a rule which allows is compared with: `tool`, or `server/tool` for MCP."""
+    plain = name.strip().casefold()
+    match = re.fullmatch(r"mcp__(.+?)__(.+)", plain)
+    return f"{match[1]}/{match[2]}" if match else plain
+
+
+@lru_cache(1000)
+def globs_of(glob: str) -> frozenset[str]:
+    """Return the forms of a rule's glob that the forms of a name are compared with."""
+    named = "/".join(_split(glob))
+    return frozenset({canonical(glob), named, named.replace("/", "_")})
+
+
+def _split(name: str) -> list[str]:
+    """Return the server and the name of a tool, or only the name, without namespaces."""
+    whole = unicodedata.normalize("NFKC", name[:LONGEST_NAME])
+    steps = [folded for step in APART.split(whole) if (folded := _fold(step))]
+    return [step.removeprefix("mcp_") for step in steps if step not in NAMESPACES] or steps
+
+
+def _fold(step: str) -> str:
+    """Return a part of a name in lower case, with `_` between its words: `readFile` and `read-file` are `read_file`."""
+    return BETWEEN.sub("_", CAMEL.sub("_", step.strip())).strip("_").casefold()

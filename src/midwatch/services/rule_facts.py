@@ -1,0 +1,158 @@
+"""The facts about the use of a tool that rules are compared with: its commands, files, hosts and names."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from midwatch.domain.agent import Question
+from midwatch.domain.commandline import argv_of, parts_of, places
+from midwatch.domain.hidden_code import hides_code
+from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, uses_network
+from midwatch.domain.rule import MOST_PATHS, TARGETED
+from midwatch.domain.tool_name import forms_of
+from midwatch.services.globs import expand_home
+
+LONGEST_PATH = 4096
+MOST_PLACES = 2000
+MOST_TEXT = 50_000
+"""The greatest number, and the greatest length in total, of the parts of a question that are compared as paths. A
+person is asked about a question with more of them."""
+
+
+class QuestionFacts:
+    """A question and the facts about the question that rules are compared with. Each fact is computed only once."""
+
+    def __init__(self, question: Question, root: str | None, agent: str | None = None) -> None:
+        self.question = question
+        self.root = root
+        self.agent = agent
+
+    @cached_property
+    def real_root(self) -> str | None:
+        """Return the real path of the working directory."""
+        return None if self.root is None else os.path.realpath(self.root)
+
+    @cached_property
+    def tool_names(self) -> frozenset[str]:
+        """Return all forms of the tool's name; none if the name is not known."""
+        return forms_of(self.question.tool) if self.question.tool else frozenset()
+
+    @cached_property
+    def argv(self) -> tuple[str, ...] | None:
+        """Return the words of the command, or None if there is no command or it cannot be parsed reliably."""
+        return None if self.question.command is None else argv_of(self.question.command)
+
+    @cached_property
+    def parts(self) -> list[list[str]]:
+        """Return all commands that the command line may contain."""
+        return parts_of(self.question.command or "")
+
+    @cached_property
+    def text_parts(self) -> list[list[str]]:
+        """Return all commands that the texts in the arguments of the tool may contain."""
+        return [part for text in self.question.texts for part in parts_of(text)]
+
+    @cached_property
+    def doubtful(self) -> bool:
+        """Return whether it is unclear which actions the answer yes would allow."""
+        if not self.question.certain or (self.question.command is not None and self.argv is None):
+            return True
+        nameless = self.question.kind in TARGETED and not self.question.paths
+        unknown = self.question.kind == "execute" and self.argv is None
+        return nameless or unknown or len(self.question.paths) > MOST_PATHS or not self.places.complete
+
+    @cached_property
+    def hidden(self) -> bool:
+        """Return whether the tool may run or use something that the question does not show."""
+        return self.doubtful or self.question.unread or (self.argv is not None and hides_code(self.argv))
+
+    @cached_property
+    def places(self) -> Places:
+        """Return everything in the question that may name a file."""
+        words = (place for part in self.parts for word in part for place in places(word))
+        texts = (text for text in self.question.texts if len(text) <= LONGEST_PATH and "\n" not in text)
+        return Places.collect([*self.question.paths[:MOST_PATHS]], words, texts)
+
+    @cached_property
+    def relative_paths(self) -> list[str] | None:
+        """Return the question's paths relative to the working directory, or None if a path is outside of it."""
+        paths = [resolve_path(path, self.root) for path in self.question.paths]
+        return None if None in paths else [path for path in paths if path is not None]
+
+    @cached_property
+    def possible_paths(self) -> frozenset[str]:
+        """Return everything in the question that may name a file, in all forms that a path may have, in lower case."""
+        return frozenset(form.casefold() for path in self.places.texts for form in _forms(path, self.root))
+
+    @cached_property
+    def mentioned_paths(self) -> frozenset[str]:
+        """Return the words in the arguments of the tool that may name a file, in all forms, in lower case."""
+        words = Places.collect(place for part in self.text_parts for word in part for place in places(word))
+        return frozenset(form.casefold() for path in words.texts for form in _forms(path, self.root))
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """Return the hosts that the tool may reach."""
+        question = self.question
+        hosts = {*map(fold_host, question.hosts), *find_hosts(question.command or "")}
+        for text in question.texts:
+            hosts |= {*find_hosts(text), *find_host_names([text.strip()])}
+        if self.reaches_out:
+            hosts |= {*find_host_names(word for part in self.parts for word in part)}
+        return frozenset(hosts)
+
+    @cached_property
+    def reaches_out(self) -> bool:
+        """Return whether the command runs a program that reaches other machines."""
+        return uses_network(self.parts)
+
+
+class Places(NamedTuple):
+    """The parts of a question that may name a file, each once; `complete` is false if some were left out."""
+
+    texts: Sequence[str]
+    complete: bool
+
+    @classmethod
+    def collect(cls, *sources: Iterable[str]) -> Places:
+        """Collect the texts until there are too many of them."""
+        texts, left, complete = dict[str, None](), MOST_TEXT, True
+        for text in chain(*sources):
+            if len(text) > LONGEST_PATH:
+                complete = False
+            elif text not in texts:
+                left -= len(text)
+                if left < 0 or len(texts) == MOST_PLACES:
+                    return cls(list(texts), False)
+                texts[text] = None
+        return cls(list(texts), complete)
+
+
+def resolve_path(path: str, root: str | None) -> str | None:
+    """Return the real path relative to the working directory `root`, or None if the path is outside or unclear."""
+    if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
+        return None
+    try:
+        real, base = os.path.realpath(Path(root) / path), os.path.realpath(root)
+    except (OSError, ValueError):
+        return None
+    inside = real == base or real.startswith(f"{base.rstrip('/')}/")
+    return os.path.relpath(real, base) if inside else None
+
+
+def _forms(path: str, root: str | None) -> Iterator[str]:
+    """Yield the forms of a path that a rule is compared with: as written, normalised, and without symbolic links."""
+    home = expand_home(path)
+    yield path
+    yield os.path.normpath(home)
+    if root is None or "\0" in path:
+        return
+    joined = Path(root) / home
+    for base, full_path in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
+        yield full_path
+        yield os.path.relpath(full_path, base)
