@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from midwatch.domain.usage import QUARTER, By, UsageQuery, UsageRow
 from midwatch.live.bus import Bus
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.rows import encode_task
-from midwatch.stores.sql import INSERT_TASK, load_migrations
+from midwatch.stores.sql import TASK_COLUMNS, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore
 from midwatch.stores.verbs import listing
 
@@ -167,13 +168,18 @@ async def test_usage_is_exact_at_both_ends_and_survives_pruning(store: Store) ->
     await check(start, ends[-1] + QUARTER, "session")
 
 
-def make_old_tasks() -> list[tuple[Any, ...]]:
-    """Return the rows of tasks as the version before this migration stored them."""
+def make_old_tasks(columns: Iterable[str]) -> tuple[str, list[tuple[Any, ...]]]:
+    """Return a statement and the rows of tasks as the version before this migration stored them, in these columns."""
     ended = a_task(
         status="done", started_at=1, completed_at=QUARTER + 5, usage={"input_tokens": 7, "model": "m"}, creator="ann"
     )
     failed = a_task(status="failed", completed_at=97 * QUARTER, session_key="chat:1")
-    return [encode_task(task) for task in (ended, failed, a_task(), a_task())]
+    known = set(columns)
+    kept = [number for number, name in enumerate(TASK_COLUMNS) if name in known]
+    rows = [encode_task(task) for task in (ended, failed, a_task(), a_task())]
+    names = ", ".join(TASK_COLUMNS[number] for number in kept)
+    statement = f"INSERT INTO tasks ({names}) VALUES ({', '.join('?' for _ in kept)})"
+    return statement, [tuple(row[number] for number in kept) for row in rows]
 
 
 async def check_migrated(store: Store) -> None:
@@ -191,7 +197,7 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_file(tmp_path: Path)
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         for _, script in load_migrations("sqlite")[:OLD]:
             connection.executescript(script)
-        connection.executemany(INSERT_TASK, make_old_tasks())
+        connection.executemany(*make_old_tasks(row[1] for row in connection.execute("PRAGMA table_info(tasks)")))
         connection.execute(f"PRAGMA user_version = {OLD}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.commit()
@@ -202,7 +208,9 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_database(database: s
     with psycopg.connect(database) as connection:
         for _, script in load_migrations("postgres")[:OLD]:
             connection.execute(script.encode())
-        for row in make_old_tasks():
-            connection.execute(INSERT_TASK.replace("?", "%s").encode(), row)
+        columns = connection.execute("SELECT column_name FROM information_schema.columns WHERE table_name = 'tasks'")
+        statement, rows = make_old_tasks(row[0] for row in columns)
+        for row in rows:
+            connection.execute(statement.replace("?", "%s").encode(), row)
         connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (OLD,))
     await check_migrated(await PostgresStore.open(database))

@@ -22,6 +22,7 @@ from midwatch.base.errors import (
     UnknownAgent,
 )
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.backoff import retry_delay
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter
 from midwatch.domain.store import Store
@@ -38,7 +39,6 @@ from midwatch.domain.task import (
     TaskFilter,
     end,
     guard_ownership,
-    retry_delay,
     start_notice,
 )
 from midwatch.services.tasks import Limits, Tasks
@@ -250,7 +250,7 @@ NOTICES = [
     ("error", None, "boom", "failed", "Failed: do it\nboom\nTry again: midwatch retry {id}"),
     ("timeout", None, "too long", "timed_out", "Timed out: do it\ntoo long\nTry again: midwatch retry {id}"),
     ("lost", None, "crash", "failed", "Failed: do it\ncrash\nTry again: midwatch retry {id}"),
-    ("budget", None, "spent", "failed", "Failed: do it\nspent\nTry again: midwatch retry {id}"),
+    ("budget", None, "spent", "failed", "Failed: do it\nspent\nTry again: midwatch retry {id} --budget MORE"),
     ("cancelled", None, None, "cancelled", "Cancelled: do it\nTry again: midwatch retry {id}"),
 ]
 

@@ -8,6 +8,7 @@ from midwatch.api import (
     agents,
     approvals,
     automations,
+    budgets,
     cluster,
     deliveries,
     events,
@@ -24,8 +25,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
-    deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, budgets, handoffs, events, approvals, rules,
+    agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

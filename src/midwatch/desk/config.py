@@ -25,6 +25,7 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
+from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import ASK, Policy
 from midwatch.wire.fields import Seconds, Size
 
@@ -198,6 +199,9 @@ class AgentSettings(BaseModel):
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_check_budget)] = Field(
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
     )
+    on_budget: OnBudget | None = Field(
+        None, description="When a budget is spent: stop, or ask. Default: the setting of the desk."
+    )
     day_budget: DayBudgetSettings | None = Field(None, description="Limits of all its tasks together in one day.")
     capabilities: list[CapabilitySettings] = Field(
         default_factory=list, description="Work that it accepts by handoff; none means only work that names it."
@@ -352,6 +356,9 @@ class Settings(BaseModel):
     goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
         default_factory=DayBudgetSettings, description="Budget of all tasks together for a day."
+    )
+    on_budget: OnBudget | None = Field(
+        None, description="When a budget is spent: stop, or ask. Default: ask if somebody can be asked."
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
     handoffs: HandoffSettings = Field(default_factory=HandoffSettings, description="Limits and defaults of handoffs.")

@@ -17,14 +17,15 @@ from midwatch.base.durations import duration
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
+from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, check_scope
-from midwatch.domain.budget import MOST, Budget, Spending, format_amount
-from midwatch.domain.changes import Changes, change_record, event_about, update_record
+from midwatch.domain.budget import MOST, Budget, format_amount
+from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
 from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
-from midwatch.domain.requests import refuse_first
+from midwatch.domain.requests import OnBudget, refuse_first
 from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
@@ -143,6 +144,9 @@ class Goal(JsonRecord):
     max_tokens: Annotated[int, Input("Pause after this many tokens; 0 for no limit.", least=0, most=2**53)] = 0
     max_seconds: Annotated[float, Input("Pause after this much work: 90m, 24h.", seconds=True)] = 0.0
     max_usd: Annotated[float, Input("Pause after this many dollars; 0 for no limit.", least=0, most=1e9)] = 0.0
+    on_budget: Annotated[
+        OnBudget | None, Input("When a budget is spent: stop, or ask. Default: ask if somebody can be asked.")
+    ] = None
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0
@@ -279,7 +283,8 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         now, prompt_of(after, work, now, means.templates), agent, session, cause="goal", cause_id=goal.id,
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
-        budget=_remaining_budget(after, terms),
+        budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
+        on_budget=choose_mode(goal, terms),
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
@@ -294,24 +299,36 @@ BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reas
 def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
     """Return for how many seconds the task may work.
 
-    A step may work only until the deadline, and only within the goal's budget of time.
+    A step may work only until the deadline.
     """
     limits = [] if limit is None else [limit]
     if work == "step":
         limits.append((goal.deadline_at - now) / SECOND)
-        limits += [goal.max_seconds - goal.seconds] if goal.max_seconds else []
     return min(limits, default=None)
 
 
-def _remaining_budget(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
-    """Return the budget of the next task: what remains of the goal's tokens and money.
+def limits_of(goal: Goal) -> Budget:
+    """Return the limits of the goal's account. They apply to its steps and to all work that grows out of them."""
+    return Budget(tokens=goal.max_tokens or None, usd=goal.max_usd or None, seconds=goal.max_seconds or None)
 
-    If nothing remains, the task has no such limit: in this case only a verification or a wrap-up can begin, and only
-    once.
-    """
-    remaining = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
-    own = Budget(*(amount if amount > 0 else None for amount in remaining))
-    return Budget.from_record(terms.budget).within(own).data()
+
+def raise_goal(goal: Goal, limits: Budget, now: int) -> Update:
+    """Return the update that gives a goal the limits of its account, after these were raised."""
+    fields = {f"max_{name}": most for name, most in (limits.data() or {}).items() if name != "steps"}
+    return update_record(goal, now, **fields)
+
+
+def choose_mode(goal: Goal, terms: AgentTerms) -> OnBudget:
+    """Return what happens when the budget of a goal is spent."""
+    return terms.mode_of(goal.on_budget, askable=bool(goal.route or goal.creator))
+
+
+def open_goal_account(goal: Goal, terms: AgentTerms) -> Account:
+    """Return the account of a new goal."""
+    limits = limits_of(goal).data() or {}
+    return Account(
+        id=goal.id, scope="goal", limits=limits, on_budget=choose_mode(goal, terms), created_at=goal.created_at
+    )
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
@@ -382,13 +399,11 @@ def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
 
 
 def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
-    task = ended.task
-    worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
-    fields: dict[str, Any] = {
-        "tokens": goal.tokens + (task.tokens_used or 0),
-        "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
-        "seconds": goal.seconds + max(0.0, worked),
-    }
+    """Return the fields of a goal that tell what its account has spent: its steps, and all work that they handed on."""
+    task, spent = ended.task, ended.spent
+    fields: dict[str, Any] = {}
+    if spent is not None:
+        fields = {"tokens": int(spent.tokens), "usd": round(spent.usd, 9), "seconds": round(spent.seconds, 3)}
     if ended.thread_id and task.session_key == goal.session_key:
         fields["thread_id"] = ended.thread_id
     return fields

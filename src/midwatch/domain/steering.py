@@ -150,10 +150,21 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     """Return the task for a message; it has the same settings as `before`, the task that the message was sent to."""
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
-        origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
+        origin_session=steer.session_key, account_id=before.account,
+        worktree={"id": before.worktree["id"]} if before.worktree else None,
         **{name: getattr(before, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return task._replace(due_at=steer.created_at)  # it keeps its place in the queue
 
 
-KEPT_FIELDS = ("workdir", "pin", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")
+KEPT_FIELDS = (
+    "workdir",
+    "pin",
+    "dir_key",
+    "timeout_seconds",
+    "on_crash",
+    "max_attempts",
+    "submitter",
+    "trace",
+    "on_budget",
+)

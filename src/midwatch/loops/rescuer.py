@@ -12,6 +12,7 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
+from midwatch.domain.account import list_ids
 from midwatch.domain.budget import COUNTED_KINDS, count_usage
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
@@ -127,7 +128,8 @@ class Rescuer(LeaderLoop):
             page = await self._store.read_events(after, which)
             events += page
             after = page.next
-        return count_usage((event for event in events if event.attempt == task.attempt), task.budget)
+        limited = any(account.scope != "day" for account in await self._store.read_accounts(list_ids(task)))
+        return count_usage((event for event in events if event.attempt == task.attempt), limited=limited)
 
 
 def rescue(task: Task, now: int) -> tuple[TaskStep, str]:

@@ -24,6 +24,7 @@ from midwatch.base.ids import new_id
 from midwatch.domain import handoff as rules
 from midwatch.domain import handoff_history as history
 from midwatch.domain.agent import Agent, AgentTerms, Candidate, best_first
+from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.handoff import Form, Handoff, HandoffFilter, HandoffTask, Limits, Link, RunningTasks, Transfer
 from midwatch.domain.handoff_history import HandoffContext, HandoffInputData, HistoryMapper, InputFilter
@@ -432,8 +433,10 @@ class Handoffs:
             priority=options.task.priority, creator=options.actor, workdir=options.workdir,
             dir_key=rules.lend_directory(terms.dir_key(options.workdir), source),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
-            max_attempts=handoff.max_retries + 1, root_id=handoff.root_id, parent_id=handoff.source_task,
-            internal_key=f"handoff:{handoff.id}", submitter=self._owner,
+            max_attempts=min(handoff.max_retries + 1, terms.max_attempts), root_id=handoff.root_id,
+            parent_id=handoff.source_task, internal_key=f"handoff:{handoff.id}", submitter=self._owner,
+            budget=Budget.from_record(terms.budget).data(), account_id=source.account if source else None,
+            on_budget=terms.on_budget or (source.on_budget if source else "stop"),
         )  # fmt: skip
         if options.form == "transfer" and source is not None:
             task = rules.take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))

@@ -6,13 +6,14 @@ are written together with the task's end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation, goal, handoff
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import resolve
-from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.budget import Spending
+from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.goal import Templates
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
@@ -43,13 +44,14 @@ class TaskEndings:
         why: str | None = None,
         tools: int = 0,
         thread_id: str | None = None,
+        charges: Sequence[Charge] = (),
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
         These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
         open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
-        expire. If another process changes one of these records meanwhile, writing the changes raises Conflict; then
-        call this method again.
+        expire. `charges` is what the attempt charges at its end. If another process changes one of these records
+        meanwhile, writing the changes raises Conflict; then call this method again.
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
@@ -63,7 +65,7 @@ class TaskEndings:
             return changes
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
         ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None)
-        return changes.plus(unread).plus(await self._update_cause(ended))
+        return changes.plus(unread).plus(await self._update_cause(ended, charges))
 
     async def _requeue_steers(self, task: Task) -> Changes:
         queued = await self._store.list_queued_steers(task.id)
@@ -71,7 +73,9 @@ class TaskEndings:
         closed = session is not None and session.status == "closed"
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
-    async def _update_handoff(self, record: handoff.Handoff, ended: EndedAttempt, now: int) -> Changes:
+    async def _update_handoff(
+        self, record: handoff.Handoff, ended: EndedAttempt, now: int, charges: Sequence[Charge]
+    ) -> Changes:
         """Return the changes of a handoff when its task ends.
 
         After a transfer, add the changes of the automation, goal or handoff that the source task belongs to.
@@ -82,9 +86,9 @@ class TaskEndings:
         if source is None or source.transferred_to != task.id:
             return step
         end = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
-        return step.plus(await self._update_cause(ended._replace(task=source._replace(**end))))
+        return step.plus(await self._update_cause(ended._replace(task=source._replace(**end)), charges))
 
-    async def _update_cause(self, ended: EndedAttempt) -> Changes:
+    async def _update_cause(self, ended: EndedAttempt, charges: Sequence[Charge]) -> Changes:
         """Return the changes of the handoff, automation or goal that the task belongs to."""
         task: Task = ended.task
         if task.cause_id is None or task.outcome == "transferred":
@@ -92,7 +96,7 @@ class TaskEndings:
         now = self._clock.now()
         if task.cause == "handoff":
             record = await self._store.get_handoff(task.cause_id)
-            return await self._update_handoff(record, ended, now) if record else Changes()
+            return await self._update_handoff(record, ended, now, charges) if record else Changes()
         if task.open:
             return Changes()
         if task.cause == "automation":
@@ -101,5 +105,17 @@ class TaskEndings:
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
+                ended = ended._replace(spent=await self._sum_spending(aim.id, charges))
                 return goal.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()
+
+    async def _sum_spending(self, account_id: str, charges: Sequence[Charge]) -> Spending | None:
+        """Return what an account has spent, with the charges that are written with the end of the attempt."""
+        account = next(iter(await self._store.read_accounts([account_id])), None)
+        if account is None:
+            return None
+        spent = account.spent
+        for charge in charges:
+            if charge.account_id == account_id:
+                spent = spent.plus(Spending(*charge[1:]))
+        return spent

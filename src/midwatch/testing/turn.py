@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, HandoffError
 from midwatch.base.ids import new_id
-from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
+from midwatch.domain.agent import MAY_START, Answer, Delegation, Permit, ProgramUsage, Question
 from midwatch.domain.event import MessageDelta, MessageUpdate, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Message, Role, Session, gate_key
@@ -23,7 +23,7 @@ from midwatch.domain.tool_call import GO_ON, ToolCall, ToolDecision
 class RecordingTurn:
     """A turn without a worker: it gives an agent a prompt and records the calls of the agent.
 
-    If the agent asks more questions than `answers` has items, the turn fails. `over_budget` returns `spent`.
+    If the agent asks more questions than `answers` has items, the turn fails. `reserve` returns `permit`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RecordingTurn:
         self.steps = list(steps)
         self.earlier = list(earlier)
         self.said = list(said)
-        self.spent: str | None = None
+        self.permit = MAY_START
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
         self._steer_arrived = asyncio.Event()
@@ -165,9 +165,9 @@ class RecordingTurn:
             await self.wait_for_steer()
         return self._steers.pop(0).text
 
-    def over_budget(self) -> str | None:
-        """Return `spent`, which a test may set."""
-        return self.spent
+    async def reserve(self) -> Permit:
+        """Return `permit`, which a test may set."""
+        return self.permit
 
     async def before_tool(self, call: ToolCall) -> ToolDecision:
         """Record the call of a tool, and allow it."""
