@@ -108,6 +108,7 @@ class Run:
 
     def stop_timers(self) -> None:
         """Stop the timers of a turn that has ended: its timeout, its interruption and the write of its wait."""
+        self._limits, self._time_up = None, ("timeout", lambda: None)  # they refer to the turn
         for handle in (self._timer, self._escalation, self._writing_wait):
             if handle is not None:
                 handle.cancel()

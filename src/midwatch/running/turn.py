@@ -91,6 +91,8 @@ class LiveTurn:
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
         self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
+        self._report = partial(_report, host, self._meta, self._observed, self.log)
+        """Adds an event of midwatch itself to the events of the turn."""
         self.spending = TurnSpending(host, run, self.log, self._report)
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
@@ -494,9 +496,14 @@ class LiveTurn:
             self._run.interrupt("budget")
             await self._run.wait_for_end(STOPPED_SECONDS)
 
-    def _report(self, payload: Payload) -> None:
-        """Add an event of midwatch itself to the events of the turn."""
-        self._add(event(payload, self._host.clock.now(), **self._meta))
+
+def _report(
+    host: Host, about: Mapping[str, Any], observed: ObservedTurn | None, log: TurnLog, payload: Payload
+) -> None:
+    record = event(payload, host.clock.now(), **about)
+    if observed is not None:
+        observed.record(record)
+    log.add(record)
 
 
 def _lose(host: Host, run: Run, observed: ObservedTurn | None) -> None:
