@@ -342,15 +342,16 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
     return _go_on(goal, now, means)
 
 
-def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
+def _go_on(goal: Goal, now: int, means: Means, *, asks: bool = False, **fields: Any) -> Changes:
     """Return the step with which a goal goes on.
 
     It begins the next task, now or, if the goal was delayed, later. If the deadline has passed or the budget is spent,
-    it ends or pauses the goal.
+    it ends or pauses the goal. With `asks`, the next task begins although the budget is spent, and asks people first.
     """
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
-    if over := over_budget(replace(goal, **fields)):
+    over = over_budget(replace(goal, **fields))
+    if over is not None and not (asks and over.askable):
         return pause_goal(goal, now, over.why, remedy=over.remedy, **fields)
     if goal.next_run_at is not None and goal.next_run_at > now:
         return Changes(updates=(update_record(goal, now, **{"proposal": None, **fields}),))
@@ -379,7 +380,7 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
             return begin(goal, "verify", now, means, errors=0, **_count_alike(goal, ended), **spent)
         return complete_goal(goal, now, **spent)
     if late or over_budget(replace(goal, **spent)):
-        return _go_on(goal, now, means, **spent)
+        return _go_on(goal, now, means, asks=ended.asks and task.outcome != "budget", **spent)
     if task.status == "failed":
         return _retry_later(goal, task, now, spent)
     if goal.proposal == "delay":  # the agent waits for something, so equal texts are no loop
@@ -410,10 +411,11 @@ def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
 
 
 class Over(NamedTuple):
-    """A budget that is spent, and the command that raises it."""
+    """A budget that is spent, and the command that raises it. `askable` is whether a task asks people for more."""
 
     why: str
     remedy: str
+    askable: bool = True
 
 
 def over_budget(goal: Goal) -> Over | None:
@@ -425,7 +427,8 @@ def over_budget(goal: Goal) -> Over | None:
         ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
     ):
         if 0 < most <= used:
-            return Over(f"its budget of {words} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
+            remedy = f"midwatch goal edit {goal.id} --{name} MORE"
+            return Over(f"its budget of {words} is spent", remedy, name != "max-steps")
     return None
 
 

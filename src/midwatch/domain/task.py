@@ -566,6 +566,7 @@ class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, and its thread.
 
     If the task is tried again, `why` is the reason. `spent` is what the account of the task has spent, if it is known.
+    `asks` is whether people are asked when this account is spent.
     """
 
     task: Task
@@ -573,6 +574,7 @@ class EndedAttempt(NamedTuple):
     thread_id: str | None = None
     why: str | None = None
     spent: Spending | None = None
+    asks: bool = False
 
 
 class TaskStep(NamedTuple):

@@ -235,10 +235,13 @@ class TurnSpending:
             self._meter.count_start()
             return Permit("wind_up", over.words)
         if account.on_budget != "ask":
+            self._run.over = over
             return Permit("stop", over.words)
-        answered = await self._ask(account, over)
-        await self._read()
-        return None if answered else Permit("stop", over.words)
+        if await self._ask(account, over):
+            await self._read()
+            return None
+        self._run.over = over
+        return Permit("stop", over.words)
 
     async def _ask(self, account: Account, over: Over) -> bool:
         """Wait until people have answered the question of the account. Return False if nobody answered in time."""

@@ -105,17 +105,17 @@ class TaskEndings:
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
-                ended = ended._replace(spent=await self._sum_spending(aim.id, charges))
+                ended = await self._add_account(ended, aim.id, charges)
                 return goal.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()
 
-    async def _sum_spending(self, account_id: str, charges: Sequence[Charge]) -> Spending | None:
-        """Return what an account has spent, with the charges that are written with the end of the attempt."""
+    async def _add_account(self, ended: EndedAttempt, account_id: str, charges: Sequence[Charge]) -> EndedAttempt:
+        """Return the ended attempt with what its account has spent, together with the charges of its end."""
         account = next(iter(await self._store.read_accounts([account_id])), None)
         if account is None:
-            return None
+            return ended
         spent = account.spent
         for charge in charges:
             if charge.account_id == account_id:
                 spent = spent.plus(Spending(*charge[1:]))
-        return spent
+        return ended._replace(spent=spent, asks=account.on_budget == "ask")
