@@ -1,4 +1,4 @@
-"""Agents that pass on their work: one refuses it, one transfers it."""
+"""Agents that pass on their work: one refuses it, one transfers it, one delegates each line of it with a tool."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from midwatch.agents.handoff_agent import HandoffAgent
 from midwatch.domain.agent import AgentCapability, Turn, TurnResult
+from midwatch.domain.event import ToolExecEnd, ToolExecStart
 from midwatch.domain.handoff import Handoff
 
 
@@ -23,3 +24,13 @@ class RefusingAgent(HandoffAgent):
 
 async def transfer(prompt: str, turn: Turn) -> TurnResult:
     return TurnResult(outcome="transferred", transfer=await turn.transfer("echo"))
+
+
+async def delegate(prompt: str, turn: Turn) -> str:
+    for number, line in enumerate(prompt.splitlines()):
+        agent, _, words = line.partition(" ")
+        tool = {"tool": f"ask_{agent}", "tool_call_id": str(number)}
+        await turn.emit(ToolExecStart(**tool))
+        answer = await turn.delegate(agent, words)
+        await turn.emit(ToolExecEnd(**tool, duration=0.1, result=str(answer.output)))
+    return "all answered"

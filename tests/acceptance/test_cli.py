@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -233,6 +234,9 @@ def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
     assert retried["retry_of"] == task_id
     assert live.json("cancel", retried["id"])["id"] == retried["id"]
     live.wait_for_end(retried["id"])
+    assert re.search(rf"^source +retry\ncaused by +{task_id}\.1$", live("show", retried["id"]).stdout, re.M)
+    kinds = [line.split()[3] for line in live("events", "--tree", task_id, "--kind", "task_s*").stdout.splitlines()]
+    assert kinds[:2] == ["task_submitted", "task_started"] and kinds.count("task_submitted") == 2
 
 
 def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:

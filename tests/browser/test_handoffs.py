@@ -27,6 +27,10 @@ kind = "transfer_agents:RefusingAgent"
 kind = "function"
 target = "transfer_agents:transfer"
 
+[agents.leader]
+kind = "function"
+target = "transfer_agents:delegate"
+
 [agents.shut]
 kind = "demo"
 handoffs = false
@@ -97,6 +101,44 @@ async def test_a_transferred_task_links_to_the_task_that_continues(desk: Desk) -
     await expect(page.locator(".handoff-row .row-sub")).to_contain_text("transfer")
     await page.get_by_role("link", name="view its task").click()
     await expect(page.locator(".relative")).to_have_text(re.compile("parent.*giver.*count the gulls"))
+
+
+@pytest.mark.usefixtures("shared")
+async def test_delegated_work_is_nested_in_the_timeline_while_it_happens(
+    desk: Desk, faults: Callable[..., Awaitable[list[str]]]
+) -> None:
+    pipe = desk.pipe()
+    task = await desk.submit(f"giver count the gulls\npipe {pipe.path}", agent="leader")
+    page = await desk.open(f"/tasks/{task}")
+    steps, child = page.locator("mw-waterfall .step"), page.locator("mw-waterfall .step.child")
+    names = ["queued", "attempt 1", "turn", "ask_giver", "giver, delegate", "turn", "echo, transfer", "turn"]
+    running = [*names, "ask_pipe", "pipe, delegate", "turn"]
+
+    async def expect_steps(wanted: list[str]) -> None:
+        await expect(steps).to_have_count(len(wanted))
+        labels = await steps.evaluate_all("all => all.map((one) => one.ariaLabel)")
+        for label, name in zip(labels, wanted, strict=True):
+            assert label.startswith(f"{name}, "), labels
+
+    await expect_steps(running)
+    await expect(child.last).to_have_attribute("aria-label", re.compile("so far"))
+    reloaded = await desk.tab(page.context, f"/tasks/{task}")
+    await expect(reloaded.locator("mw-waterfall .step")).to_have_count(len(running))
+    pipe.write("done")
+    pipe.close()
+    await expect(child.last).not_to_have_attribute("aria-label", re.compile("so far"))
+    await child.first.click()
+    await expect_steps(["queued", "attempt 1", "turn", "ask_giver", "giver, delegate", *running[8:]])
+    await expect(page.locator(".waterfall-detail")).to_contain_text("giver, delegate")
+    await page.keyboard.press("Tab")
+    await child.first.focus()
+    await page.keyboard.press("Enter")
+    await expect_steps(running)
+    await page.mouse.move(0, 0)
+    assert await faults(page, light="task-nested-light", dark="task-nested-dark") == []
+    await page.locator(".waterfall-detail").get_by_role("link", name="Open its task").click()
+    await expect(page.locator("main h1")).to_have_text("count the gulls")
+    await expect(child).to_have_count(1)
 
 
 async def test_many_handoffs_are_drawn_below_fixed_names_and_listed_in_pages(desk: Desk) -> None:

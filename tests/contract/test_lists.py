@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -168,18 +168,16 @@ async def test_usage_is_exact_at_both_ends_and_survives_pruning(store: Store) ->
     await check(start, ends[-1] + QUARTER, "session")
 
 
-def make_old_tasks(columns: Iterable[str]) -> tuple[str, list[tuple[Any, ...]]]:
-    """Return a statement and the rows of tasks as the version before this migration stored them, in these columns."""
+def make_old_tasks(columns: Collection[str]) -> tuple[str, list[tuple[Any, ...]]]:
+    """Return tasks as the version before this migration stored them in these columns: the statement and its rows."""
     ended = a_task(
         status="done", started_at=1, completed_at=QUARTER + 5, usage={"input_tokens": 7, "model": "m"}, creator="ann"
     )
     failed = a_task(status="failed", completed_at=97 * QUARTER, session_key="chat:1")
-    known = set(columns)
-    kept = [number for number, name in enumerate(TASK_COLUMNS) if name in known]
-    rows = [encode_task(task) for task in (ended, failed, a_task(), a_task())]
-    names = ", ".join(TASK_COLUMNS[number] for number in kept)
-    statement = f"INSERT INTO tasks ({names}) VALUES ({', '.join('?' for _ in kept)})"
-    return statement, [tuple(row[number] for number in kept) for row in rows]
+    places = [place for place, name in enumerate(TASK_COLUMNS) if name in columns]
+    rows = [tuple(encode_task(task)[place] for place in places) for task in (ended, failed, a_task(), a_task())]
+    names, marks = ", ".join(TASK_COLUMNS[place] for place in places), ", ".join("?" for _ in places)
+    return f"INSERT INTO tasks ({names}) VALUES ({marks})", rows
 
 
 async def check_migrated(store: Store) -> None:
@@ -197,7 +195,7 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_file(tmp_path: Path)
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         for _, script in load_migrations("sqlite")[:OLD]:
             connection.executescript(script)
-        connection.executemany(*make_old_tasks(row[1] for row in connection.execute("PRAGMA table_info(tasks)")))
+        connection.executemany(*make_old_tasks([row[1] for row in connection.execute("PRAGMA table_info(tasks)")]))
         connection.execute(f"PRAGMA user_version = {OLD}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.commit()
@@ -208,8 +206,8 @@ async def test_the_migration_counts_and_sums_the_tasks_of_a_database(database: s
     with psycopg.connect(database) as connection:
         for _, script in load_migrations("postgres")[:OLD]:
             connection.execute(script.encode())
-        columns = connection.execute("SELECT column_name FROM information_schema.columns WHERE table_name = 'tasks'")
-        statement, rows = make_old_tasks(row[0] for row in columns)
+        described = connection.execute("SELECT * FROM tasks").description or ()
+        statement, rows = make_old_tasks([column.name for column in described])
         for row in rows:
             connection.execute(statement.replace("?", "%s").encode(), row)
         connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (OLD,))

@@ -21,13 +21,13 @@ from midwatch.stores.sql import INSERT_TASK, PATHS, SQLITE, load
 from midwatch.stores.sqlite import MEMORY, open_database
 
 GROWING = frozenset({
-    "accounts", "alerts", "approvals", "automations", "deliveries", "events", "goals", "handoffs", "messages", "rules",
-    "sessions", "steers", "steps", "tasks", "tokens", "usage_sums", "worktrees",
+    "accounts", "alerts", "approvals", "automations", "context_items", "deliveries", "events", "goals", "handoffs",
+    "messages", "rules", "sessions", "steers", "steps", "tasks", "tokens", "usage_sums", "worktrees",
 })  # fmt: skip
 SMALL = frozenset({
     "tasks_claim", "tasks_actor", "tasks_later", "tasks_gate", "tasks_directory", "tasks_queue", "tasks_waiting",
     "tasks_waiting_directory", "tasks_cause_open", "goals_open", "goals_deadline", "goals_session", "handoffs_open",
-    "approvals_open", "deliveries_due", "sessions_live", "accounts_asking",
+    "approvals_open", "deliveries_due", "sessions_live", "tasks_taking", "accounts_asking",
 })  # fmt: skip
 """Indexes of open records only. Reading a whole one is as much work as there is open work."""
 
@@ -173,11 +173,13 @@ def fill(connection: psycopg.Connection[Any], table: str) -> None:
         "tasks": ("done", "pending"), "approvals": ("granted", "pending"), "deliveries": ("sent", "pending"),
         "goals": ("complete", "active"), "handoffs": ("completed", "pending"), "automations": ("active", "paused"),
         "sessions": ("idle", "closed"), "steers": ("injected", "queued"), "worktrees": ("removed", "kept"),
+        "context_items": ("taken", "queued"),
     }  # fmt: skip
     fixed = {
         "on_crash": "'fail'", "scope_kind": "'user'", "manage_mode": "'scope_all'", "mode": "'stop'",
         "form": "'delegate'", "effect": "'allow'", "role": "'owner'",
         "completed_at": "CASE WHEN g % 100 > 0 THEN g END", "level": "g % 4", "live_owner": "NULL", "usage": "NULL",
+        "wake": "g % 2",
     }  # fmt: skip
     if table in states:
         fixed["status"] = f"CASE WHEN g % 100 > 0 THEN '{states[table][0]}' ELSE '{states[table][1]}' END"

@@ -34,6 +34,7 @@ from midwatch.domain.alert import SentAlert
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
+from midwatch.domain.context_item import make_item
 from midwatch.domain.handoff import Handoff, HandoffTask
 from midwatch.domain.identity import OWNER, make
 from midwatch.domain.rule import Rule
@@ -107,7 +108,9 @@ async def fill(store: Store) -> None:
     step = Step(task_id=running_task.id, number=1, thread_id="th_1", created_at=now, data={"said": "é"})
     handoff = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
     account = Account(id=running_task.id, limits={"tokens": 5}, created_at=now)
-    records = (an_automation(now), a_goal(now), account, rule, tree, step, a_steer(running_task, "later"), handoff)
+    item = make_item(running_task.id, "t_child", "demo", "ok", "seven", now, wake=False)
+    steer = a_steer(running_task, "later")
+    records = (an_automation(now), a_goal(now), account, rule, tree, step, steer, handoff, item)
     await store.apply(Changes(records=records))
     await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)

@@ -38,7 +38,8 @@ from midwatch.domain.goal import (
     wake,
 )
 from midwatch.domain.session import gate_key
-from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, EndedAttempt, Task
+from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, Task
+from midwatch.domain.task_step import EndedAttempt
 from records import a_goal, a_task
 
 NOW = 1_700_000_000 * SECOND

@@ -9,9 +9,10 @@ import pytest
 
 from midwatch.base.clock import SECOND, SystemClock, iso
 from midwatch.base.trace import incoming
-from midwatch.domain import automation, goal, handoff, steering
+from midwatch.domain import automation, goal, handoff, steering, waking
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes
+from midwatch.domain.context_item import make_item
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.requests import CAUSES
 from midwatch.domain.session import gate_key
@@ -66,6 +67,11 @@ def leave_message(**fields: Any) -> Changes:
     return steering.requeue_steers(SOURCE._replace(**fields), [steer], NOW, closed=False)
 
 
+def wake() -> Changes:
+    item = make_item("t_source", "t_child", "coder", "ok", "seven", NOW, wake=True)
+    return waking.wake_starter(SOURCE, "demo", item, "t_child", NOW)
+
+
 Case = tuple[Callable[[], Changes], Mapping[str, Any]]
 CASES: dict[str, Case] = {
     "submit": (lambda: submit_task(new_task(NOW, "do it", "demo"), NOW), {"cause": "submit"}),
@@ -111,6 +117,11 @@ CASES: dict[str, Case] = {
         {"cause": "message", "agent": "demo", "session_key": "chat:1", "origin_session": "chat:1",
          "on_crash": "resume", "creator": None},
     ),
+    "result": (
+        wake,
+        {"cause": "result", "cause_id": "t_child", "session_key": "chat:1", "parent_id": "t_source", "creator": "ada",
+         "root_id": "t_source", "priority": 7, "budget": None, "internal_key": "wake:t_child"},
+    ),
 }  # fmt: skip
 
 
@@ -151,14 +162,14 @@ def test_the_event_matches_the_record(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_task_without_a_request_inherits_the_trace_of_its_source(name: str) -> None:
     task, _ = get_submission(CASES[name][0]())
-    assert task.trace == (EARLIER if name == "message" else None)
+    assert task.trace == (EARLIER if name in ("message", "result") else None)
 
 
 @pytest.mark.usefixtures("request_trace")
 @pytest.mark.parametrize("name", CASES)
 def test_a_task_of_a_request_belongs_to_its_trace(name: str) -> None:
     task, _ = get_submission(CASES[name][0]())
-    assert task.trace == (EARLIER if name == "message" else TRACE)
+    assert task.trace == (EARLIER if name in ("message", "result") else TRACE)
 
 
 @pytest.mark.usefixtures("request_trace")

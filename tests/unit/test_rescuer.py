@@ -18,7 +18,7 @@ from midwatch.domain.event import EventFilter, ToolExecStart, TurnStart, event
 from midwatch.domain.instance import Instance
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, guard_ownership, meta
+from midwatch.domain.task import MAX_RESCUES, TRANSITIONS, Stop, Task, correlate, guard_ownership, meta
 from midwatch.loops.rescuer import LIFE_CHECK_SECONDS, Rescuer, rescue
 from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
@@ -163,7 +163,8 @@ async def test_tasks_of_dead_processes_are_recovered_after_their_children_were_e
 
 
 async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
-    task = await desk.add_running_task(on_crash="rerun")
+    lineage = {"parent_turn_id": "t_root.2", "trace_path": "t_root/t_child", "source": "delegate"}
+    task = await desk.add_running_task(on_crash="rerun", **lineage)
     payloads = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
     about = {**meta(task), "turn_id": f"{task.id}.1"}
     await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in payloads)))
@@ -179,6 +180,10 @@ async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
     ends = await desk.store.read_events(0, EventFilter(kinds=("tool_exec_end", "turn_end")))
     assert {(e.turn_id, e.attempt) for e in ends} == {(f"{task.id}.1", 1)}
     assert ends[0].payload["is_error"] and ends[1].payload["status"] == "aborted"
+    again = (await desk.store.claim(claim_request(1, owner=ME), NOW)).taken[0].task
+    assert (again.attempt, correlate(again)) == (2, lineage)
+    events = await desk.store.read_events(0, EventFilter(task_id=task.id))
+    assert {(e.parent_turn_id, e.trace_path, e.source) for e in events} == {tuple(lineage.values())}
 
 
 async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +225,182 @@ async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
     await settle()
     assert (handler.events, place.subscriptions.list()) == ([], [])
     await place.subscriptions.add("mine", handler)
+
+
+class Harsh(BaseException):
+    """An exception that no `except Exception` catches."""
+
+
+def cancel_own_task(_: Event) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def await_cancelled(_: Event) -> None:
+    waiting = asyncio.get_running_loop().create_future()
+    waiting.cancel()
+    await waiting
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
+@pytest.mark.parametrize(
+    "problem", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, Harsh, StopAsyncIteration]
+)
+async def test_whatever_a_handler_raises_the_next_event_is_delivered(
+    place: Place, caplog: pytest.LogCaptureFixture, problem: type[BaseException], options: dict[str, Any]
+) -> None:
+    def refuse(event: Event) -> None:
+        if event.payload["text"] in ("1", "2"):
+            raise problem
+
+    handler = RecordingHandler(refuse)
+    subscription = await place.subscriptions.add("mine", handler, **options)
+    await place.write("1", "2", "3")
+    await place.write("4")
+    assert await eventually(lambda: (handler.texts, subscription.handled) == (numbers(1, 4), 2))
+    assert subscription.failed == 2
+    assert "subscription mine failed at event task_progress" in caplog.text
+    await place.subscriptions.remove("mine")
+    await place.write("5")
+    await settle()
+    assert handler.texts == numbers(1, 4)
+
+
+@pytest.mark.parametrize("options", [{"durable": True}, {"live": True}], ids=str)
+async def test_a_handler_cannot_cancel_its_subscription(place: Place, options: dict[str, Any]) -> None:
+    handlers = {"cancel": RecordingHandler(cancel_own_task), "await": RecordingHandler(await_cancelled)}
+    for name, handler in handlers.items():
+        await place.subscriptions.add(name, handler, **options)
+    await place.write("1", "2")
+    assert await eventually(lambda: all(handler.texts == ["1", "2"] for handler in handlers.values()))
+    assert await eventually(lambda: [each.failed for each in place.subscriptions.list()] == [2, 0])
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
+@pytest.mark.parametrize("ending", ["return", "raise"])
+async def test_a_removal_ends_a_handler_that_hides_its_cancellation(
+    place: Place, caplog: pytest.LogCaptureFixture, ending: str, options: dict[str, Any]
+) -> None:
+    never = asyncio.Event()
+
+    async def hide() -> None:
+        try:
+            await never.wait()
+        except asyncio.CancelledError:
+            if ending == "raise":
+                raise RuntimeError("hidden") from None
+
+    handler = RecordingHandler(lambda _: hide())
+    await place.subscriptions.add("mine", handler, **options)
+    await place.write("1", "2")
+    assert await eventually(lambda: handler.texts == ["1"])
+    await place.subscriptions.remove("mine")
+    assert "does not end" not in caplog.text
+    await settle()
+    assert handler.texts == ["1"]
+    if options.get("durable"):
+        again = RecordingHandler()
+        await place.subscriptions.add("mine", again, durable=True)
+        assert await eventually(lambda: again.texts == (["2"] if ending == "return" else ["1", "2"]))
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
+@pytest.mark.parametrize("inside", ["the handler", "a task of the handler"])
+async def test_a_handler_removes_itself(place: Place, inside: str, options: dict[str, Any]) -> None:
+    async def leave(event: Event) -> None:
+        if event.payload["text"] == "2":
+            removal = place.subscriptions.remove("mine")
+            await (removal if inside == "the handler" else asyncio.gather(removal))
+
+    handler = RecordingHandler(leave)
+    subscription = await place.subscriptions.add("mine", handler, **options)
+    async with asyncio.timeout(3):  # less than a removal waits for a handler
+        await place.write("1", "2", "3")
+        assert await eventually(lambda: subscription.handled == 2)
+    assert place.subscriptions.list() == []
+    again = RecordingHandler()
+    await place.write("4")
+    await settle()
+    await place.subscriptions.add("mine", again, **options)
+    await place.write("5")
+    assert await eventually(lambda: again.texts == (["3", "4", "5"] if options.get("durable") else ["5"]))
+    assert handler.texts == ["1", "2"]
+
+
+async def test_a_handler_may_stop_all_subscriptions(place: Place) -> None:
+    async def stop_all(_: Event) -> None:
+        await place.subscriptions.stop()
+
+    handler, other = RecordingHandler(stop_all), RecordingHandler()
+    stopping = await place.subscriptions.add("mine", handler, durable=True)
+    await place.subscriptions.add("other", other, EventFilter(kinds=("error",)), live=True)
+    async with asyncio.timeout(3):  # less than a removal waits for a handler
+        await place.write("1", "2")
+        assert await eventually(lambda: stopping.handled == 1)
+    assert place.subscriptions.list() == []
+    await place.write("3")
+    await settle()
+    assert (handler.texts, other.texts) == (["1"], [])
+
+
+@pytest.mark.parametrize("options", [{}, {"live": True}], ids=str)
+def test_a_closed_event_loop_ends_subscriptions_that_nobody_removed(tmp_path: Path, options: dict[str, Any]) -> None:
+    handlers = [RecordingHandler(lambda _: asyncio.Event().wait()), RecordingHandler()]
+
+    async def forget() -> SqliteStore:
+        place = await open_place(tmp_path / "midwatch.db")
+        for number, handler in enumerate(handlers):
+            await place.subscriptions.add(f"{number}", handler, **options)
+        await place.write("1")
+        assert await eventually(lambda: all(handler.texts == ["1"] for handler in handlers))
+        return place.store
+
+    asyncio.run(asyncio.run(forget()).close())
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
+async def test_a_subscription_for_one_event_is_called_once(place: Place, options: dict[str, Any]) -> None:
+    handler, failing = RecordingHandler(), RecordingHandler(fail)
+    one = await place.subscriptions.add("one", handler, EventFilter(kinds=("task_*",)), once=True, **options)
+    other = await place.subscriptions.add("other", failing, once=True, **options)
+    await place.store.apply(Changes(events=(event(LoopError(stage="x", message="y"), CLOCK.now()),)))
+    await place.write("1", "2")
+    await place.write("3")
+    assert await eventually(lambda: place.subscriptions.list() == [])
+    assert (handler.texts, one.handled, failing.texts, other.failed) == (["1"], 1, ["error"], 1)
+
+
+async def test_a_durable_subscription_for_one_event_stays_done_after_a_restart(tmp_path: Path) -> None:
+    file, never = tmp_path / "midwatch.db", asyncio.Event()
+    cut_off, handler, late = RecordingHandler(lambda _: never.wait()), RecordingHandler(), RecordingHandler()
+    for called in (cut_off, handler, late):
+        place = await open_place(file)
+        await place.subscriptions.add("one", called, durable=True, once=True)
+        await place.write("1")
+        done = called is late
+        assert await eventually(lambda called=called, done=done: called.texts == ([] if done else ["1"]))
+        await settle()
+        await place.close()  # the first handler has not ended, so the event is delivered again
+    assert late.texts == []
+    with pytest.raises(InvalidInput, match="once"):
+        await place.subscriptions.add("one", handler, once=True, batches=True)
+
+
+async def test_batches_are_passed_again_while_the_handler_has_no_store(tmp_path: Path) -> None:
+    place = await open_place(tmp_path / "midwatch.db", pause_seconds=0.01)
+    batches: list[list[str]] = []
+
+    async def collect(events: Sequence[Event]) -> None:
+        batches.append([event.payload["text"] for event in events])
+        if len(batches) < 3:
+            raise StoreUnavailable("no")
+
+    subscription = await place.subscriptions.add("mine", collect, durable=True, batches=True)
+    await place.write("1", "2", "3")
+    assert await eventually(lambda: subscription.handled == 3)
+    assert batches == [["1", "2", "3"]] * 3
+    await place.close()
 
 
 async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -267,6 +267,7 @@ class EventQuery(Strict):
     before: int | None = Field(None, ge=0, le=2**62, description="Return the last events before this seq.")
     kind: list[str] = Field(default_factory=list, description="`tool_*` means all kinds that begin with tool_.")
     task_id: str | None = None
+    tree: str | None = Field(None, description="A task or goal, and all work that grew out of it.")
     turn_id: str | None = None
     session_key: str | None = None
     agent: str | None = None
@@ -496,6 +497,7 @@ class HandoffBody(Strict):
     nest_history: bool | None = Field(None, strict=True)
     workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
     wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Maximum seconds to wait for the handoff's end.")
+    wake: bool = Field(False, strict=True, description="For agents: begin a turn of the source with the result.")
 
 
 class HandoffQuery(Strict):

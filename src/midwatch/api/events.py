@@ -42,7 +42,7 @@ async def events(
     """Stream stored and new events without end. With `Accept: application/json`, return a page of stored events."""
     which = EventFilter(
         kinds=tuple(query.kind), task_id=query.task_id, turn_id=query.turn_id, session_key=query.session_key,
-        agent_id=query.agent, actor=query.actor,
+        agent_id=query.agent, actor=query.actor, tree=query.tree,
     )  # fmt: skip
     if "application/json" in accept:
         return Json(await desk.events.page(which, query.after or 0, query.before, query.limit, actor=actor))

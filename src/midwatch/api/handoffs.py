@@ -32,8 +32,9 @@ async def create(
 
     With `wait`, the reply comes when the handoff has ended, but after this number of seconds at the latest.
     """
-    fields = body.model_dump(exclude={"task", "context", "wait"})
-    options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
+    fields = body.model_dump(exclude={"task", "context", "wait", "wake"})
+    work = HandoffTask(**body.task.model_dump() if body.task else {})
+    options = HandoffOptions(task=work, returns="wake" if body.wake else None, **fields)
     context = HandoffContext.from_data(body.context.model_dump(exclude_unset=True)) if body.context else None
     with request.app.state.streams.place(actor) if body.wait else nullcontext():
         handoff = await desk.handoff_requests.create(

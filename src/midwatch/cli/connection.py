@@ -58,6 +58,7 @@ class Desk:
         event_filter = EventFilter(
             kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), turn_id=which.get("turn_id"),
             session_key=which.get("session_key"), agent_id=which.get("agent"), actor=which.get("actor"),
+            tree=which.get("tree"),
         )  # fmt: skip
         async for stored in self.runtime.bus.follow(after, event_filter, live=live):
             yield stored.snapshot()  # type: ignore[misc]  # a snapshot has the fields of EventInfo

@@ -32,6 +32,9 @@ async def events(
         Option("--kind", "-k", help="Only this kind. Repeatable; `tool_*` means all that begin with tool_."),
     ] = None,
     task: OfTask = None,
+    tree: Annotated[
+        str | None, Option("--tree", metavar="ID", help="Only this task or goal, and all work that grew out of it.")
+    ] = None,
     turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only events of this turn.")] = None,
     session: Annotated[str | None, Option("--session", metavar="KEY", help="Only events of this session.")] = None,
     agent: OfAgent = None,
@@ -44,7 +47,7 @@ async def events(
         raise InvalidInput("--before cannot be used with --after or --follow; remove --before.", field="before")
     which: Which = {
         "kinds": check_kinds(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
-        "actor": actor,
+        "actor": actor, "tree": tree,
     }  # fmt: skip
     async with connect() as desk:
         if before is not None:

@@ -60,6 +60,7 @@ async def hand_over(
         str | None, Option("--workdir", help="Directory. Default: that of the task, or the current one.")
     ] = None,
     wait: Annotated[bool, Option("--wait", help="Wait until the handoff ends and print the answer.")] = False,
+    wake: Annotated[bool, Option("--wake", help="For agents: begin a turn of yours with the result.")] = False,
     key: Key = None,
     as_json: AsJson = False,
 ) -> Reply:
@@ -73,7 +74,7 @@ async def hand_over(
         agent, text = await find_agent(desk, target) if optional_text and target.agent is None else target
         handoff = await desk.client.hand_over(
             agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
-            workdir=directory, wait=WAIT_SECONDS if wait else 0, key=key,
+            workdir=directory, wait=WAIT_SECONDS if wait else 0, wake=wake or None, key=key,
         )  # fmt: skip
         if wait or handoff["task_id"] is None:  # an earlier handoff with this key may have been refused
             return await wait_for_end(desk, handoff, as_json)

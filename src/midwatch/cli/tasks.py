@@ -115,7 +115,7 @@ def describe_task(task: TaskInfo, account: BudgetInfo | None = None) -> list[out
         ("worktree", describe_worktree(task["worktree"])),
         ("attempt", task["attempt"]),
         ("timeout", out.format_duration(task["timeout_seconds"])),
-        *out.pick(task, "on_crash", "retry_of"),
+        *out.pick(task, "on_crash", "retry_of", "source", caused_by="parent_turn_id"),
         ("handoff", task["cause_id"] if task["cause"] == "handoff" else None),
         *out.pick(task, went_on_as="transferred_to", created="created_at"),
         ("started", out.format_time(task["started_at"])),

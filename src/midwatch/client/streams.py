@@ -34,6 +34,7 @@ class Which(TypedDict, total=False):
 
     kinds: Iterable[str]
     task_id: str | None
+    tree: str | None
     turn_id: str | None
     session_key: str | None
     agent: str | None

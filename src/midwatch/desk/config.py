@@ -22,11 +22,14 @@ from midwatch.base.errors import BadConfig, Conflict, InvalidInput
 from midwatch.domain.agent import NAME, AgentCapability, check_name
 from midwatch.domain.automation import ManageMode
 from midwatch.domain.budget import Budget
+from midwatch.domain.event import KINDS
+from midwatch.domain.event.severity import Severity
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import ASK, Policy
+from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
 
 FILE = "midwatch.toml"
@@ -237,6 +240,54 @@ class RetentionSettings(_Section):
     event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
 
 
+def _check_kinds(value: list[str]) -> list[str]:
+    for name in value:
+        if not any(match_kind(known, (name,)) for known in KINDS):
+            raise ValueError(f"no kind of event matches {name!r}; the page about events lists all kinds")
+    return value
+
+
+def _check_log_path(value: str | None) -> str | None:
+    if value is not None and ("\0" in value or not re.search(r"[^/]\.jsonl$", value)):
+        raise ValueError("the name of the file must end with .jsonl, such as logs/audit.jsonl")
+    return value
+
+
+EventKinds = Annotated[list[str], AfterValidator(_check_kinds)]
+
+
+class EventLogSettings(_Section):
+    """A file to which events are written as JSON lines, `[event_logs.NAME]`; see the events page."""
+
+    path: Annotated[str | None, AfterValidator(_check_log_path)] = Field(
+        None, description="Its file, relative to the home; the name ends with .jsonl. Default: NAME.jsonl."
+    )
+    include: EventKinds = Field(
+        default_factory=list, description="Kinds of events to write, such as task_*. Default: all."
+    )
+    exclude: EventKinds = Field(default_factory=list, description="Kinds of events that are not written.")
+    severity: Severity = Field("debug", description="Lowest severity of the events to write.")
+    max_bytes: Size = Field(10 << 20, ge=1024, description="Size at which a new file begins, such as 10M.")
+    keep: int = Field(5, ge=0, le=1000, description="Number of full files that are kept: NAME.jsonl.1 is the newest.")
+
+    def options(self, name: str, home: Path) -> EventLogOptions:
+        """Return the options of the writer."""
+        return EventLogOptions(
+            path=home / Path(self.path or f"{name}.jsonl").expanduser(), include=tuple(self.include),
+            exclude=tuple(self.exclude), severity=self.severity, max_bytes=self.max_bytes, keep=self.keep,
+        )  # fmt: skip
+
+
+def _check_event_logs(value: dict[str, EventLogSettings]) -> dict[str, EventLogSettings]:
+    names: dict[Path, str] = {}
+    for name, settings in value.items():
+        path = Path(os.path.normpath(settings.options(name, Path("/")).path))
+        if path in names:
+            raise ValueError(f"{name} and {names[path]} write the same file; give one of them another `path`")
+        names[path] = name
+    return value
+
+
 class GoalSettings(_Section):
     """Defaults and prompts of goals, `[goals]`.
 
@@ -362,6 +413,9 @@ class Settings(BaseModel):
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
     handoffs: HandoffSettings = Field(default_factory=HandoffSettings, description="Limits and defaults of handoffs.")
+    event_logs: Annotated[dict[Name, EventLogSettings], AfterValidator(_check_event_logs)] = Field(
+        default_factory=dict, description="Files to which events are written, by name."
+    )
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 

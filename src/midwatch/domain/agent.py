@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, Typ
 from midwatch.base.directories import directory_of
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.budget import Budget
+from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Payload
 from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
@@ -167,6 +168,7 @@ class Delegation(TypedDict, total=False):
     timeout: float | None
     max_retries: int
     wait: bool
+    wake: bool
     context: HandoffContext
     pre_handoff: tuple[Message, ...]
     on_handoff: Callable[[Handoff], Any] | None
@@ -262,8 +264,8 @@ class Turn(ProgramOwner, Protocol):
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
         """Store a completed step of the turn as JSON data, after all events that were emitted before it.
 
-        `took` are the ids of people's messages that the step has taken. The step becomes part of the history of the
-        thread, unless the task is cancelled.
+        `took` are the ids of people's messages and of results that the step has taken. The step becomes part of the
+        history of the thread, unless the task is cancelled.
         """
 
     async def history(self) -> list[Any]:
@@ -278,6 +280,14 @@ class Turn(ProgramOwner, Protocol):
         Messages of earlier attempts of the task are included, but not its prompt. The list is empty for a private
         session, and for a turn that was handed over: its prompt contains what it may know. If an earlier turn of this
         agent was handed over in this session, the list begins with the prompt of that turn.
+        """
+
+    async def results(self, *, again: bool = False) -> tuple[ContextItem, ...]:
+        """Return results of background work that wait for this session and that no turn has taken, oldest first.
+
+        Pass their ids to `save_step` as `took`, with the step that contains them. Only an agent with the attribute
+        `takes_results` calls this method; all others get the results before the prompt. With `again`, the results that
+        earlier attempts of the task took are returned, too, because a new prompt is made for the task.
         """
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:

@@ -378,7 +378,7 @@ def build_run(
         worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
-        internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)),
+        internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
     )  # fmt: skip
 
@@ -404,7 +404,7 @@ def _start_run(
     last = 0 < automation.max_runs <= count
     fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
     fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
-    fired_event = event_about(automation, fired, now, actor, task_id=task.id)
+    fired_event = event_about(automation, fired, now, actor, task_id=task.id)._replace(source=task.source)
     step = Changes(updates=(update_record(automation, now, **fields),), events=(*events, fired_event))
     return step.plus(submit_task(task, now, actor))
 

@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before failed work is tried again."""
+"""Back-off: how long a task waits before it is tried again after a failure."""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ from midwatch.domain.changes import Changes, Update, change_record, event_about,
 from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.lineage import extend_path, latest_turn
 from midwatch.domain.requests import OnBudget, refuse_first
-from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, new_task, submit_task
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
+from midwatch.domain.task_step import EndedAttempt
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
 Work = Literal["step", "verify", "wrap_up"]
@@ -131,6 +133,8 @@ class Goal(JsonRecord):
     work: Work = "step"
     task_id: Hidden[str | None] = None
     """The task whose end decides how the goal continues; None if this task was stopped."""
+    last_turn: Hidden[str | None] = None
+    """The latest turn of the latest ended task."""
     proposal: Hidden[Literal["complete", "delay"] | None] = None
     """What the agent proposed in the running step; `complete` stays until the agent's claim is verified."""
     evidence: str | None = None
@@ -285,11 +289,13 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
         budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
         on_budget=choose_mode(goal, terms),
-        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
+        internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
+    task = task._replace(trace_path=extend_path(goal.id, task.id))
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
     begun = event_about(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
-    return Changes(updates=(update_record(goal, now, **new),), events=(begun,)).plus(submit_task(task, now))
+    step = Changes(updates=(update_record(goal, now, **new),), events=(begun._replace(**correlate(task)),))
+    return step.plus(submit_task(task, now))
 
 
 BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
@@ -402,9 +408,9 @@ def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
 def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
     """Return the fields of a goal that tell what its account has spent: its steps, and all work that they handed on."""
     task, spent = ended.task, ended.spent
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"last_turn": latest_turn(task) or goal.last_turn}
     if spent is not None:
-        fields = {"tokens": int(spent.tokens), "usd": round(spent.usd, 9), "seconds": round(spent.seconds, 3)}
+        fields |= {"tokens": int(spent.tokens), "usd": round(spent.usd, 9), "seconds": round(spent.seconds, 3)}
     if ended.thread_id and task.session_key == goal.session_key:
         fields["thread_id"] = ended.thread_id
     return fields

@@ -137,6 +137,10 @@ class Handoff(JsonRecord):
     owner: Hidden[str | None] = None
     """The process that prepares the handoff. If it dies before the task exists, the handoff fails."""
     retry_of: str | None = None
+    parent_turn_id: Hidden[str | None] = None
+    """The turn that handed the work over; None if a person did."""
+    trace_path: Hidden[str | None] = None
+    """The path from the first work to the task that handed the work over; see `midwatch.domain.lineage`."""
     awaited: Hidden[bool] = False
     """Whether the source waits for the answer; the handoff is cancelled if the source ends first."""
     timeout: float = TIMEOUT_SECONDS
@@ -333,7 +337,7 @@ def take_over(task: Task, source: Task) -> Task:
 
 TAKEN_OVER = (
     "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "pin", "worktree",
-    "timeout_seconds",
+    "timeout_seconds", "returns_to", "returns",
 )  # fmt: skip
 
 
@@ -525,7 +529,10 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
 
 def handoff_event(handoff: Handoff, payload: Payload, now: int) -> Event:
     """Return an event about the handoff; the event names the task that requested the handoff."""
-    return event(payload, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
+    return event(
+        payload, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator,
+        parent_turn_id=handoff.parent_turn_id, trace_path=handoff.trace_path, source=handoff.form,
+    )  # fmt: skip
 
 
 def require_answer(handoff: Handoff) -> Handoff:

@@ -11,7 +11,7 @@ from midwatch.base.errors import InvalidInput
 from midwatch.domain.fields import Input
 
 OnCrash = Literal["resume", "rerun", "fail"]
-Cause = Literal["submit", "message", "automation", "goal", "handoff"]
+Cause = Literal["submit", "message", "automation", "goal", "handoff", "result"]
 
 OnBudget = Literal["stop", "ask"]
 """What happens when a budget is spent: the work stops, or people are asked for more."""
@@ -52,6 +52,10 @@ class Submission(TypedDict, total=False):
     on_crash: Annotated[OnCrash | None, Input("After a crash: resume, rerun or fail. Default: the agent's.")]
     max_attempts: Annotated[
         int | None, Input("Tries at most, if it fails for a reason that may go away.", least=1, most=100, strict=True)
+    ]
+    wake: Annotated[
+        bool,
+        Input("For agents: begin a turn of the agent that submits it, with the result.", strict=True, agents=True),
     ]
     cause: Cause
     budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]

@@ -10,6 +10,7 @@ from midwatch.domain.alert import AlertStore
 from midwatch.domain.approval import ApprovalStore
 from midwatch.domain.automation import AutomationStore
 from midwatch.domain.channel import DeliveryStore
+from midwatch.domain.context_item import ContextItemStore
 from midwatch.domain.event import Event, EventLog
 from midwatch.domain.goal import GoalStore
 from midwatch.domain.handoff import HandoffStore
@@ -40,7 +41,9 @@ class Commit(NamedTuple):
     foreign: bool = False
 
 
-EVERY_TOPIC = frozenset({"task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff"})
+EVERY_TOPIC = frozenset({
+    "task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff", "context_item",
+})  # fmt: skip
 
 
 class Store(
@@ -61,6 +64,7 @@ class Store(
     WorktreeStore,
     StepStore,
     SteerStore,
+    ContextItemStore,
     HandoffStore,
     AccountStore,
     Protocol,

@@ -16,10 +16,11 @@ from midwatch.base.directories import pin_directory
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.base.trace import incoming
-from midwatch.domain.budget import Over, Spending, retry_command
+from midwatch.domain.budget import Over, retry_command
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
 from midwatch.domain.claiming import ClaimRequest
+from midwatch.domain.context_item import ContextItem, Returns, make_item
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.listing import Listing
@@ -120,6 +121,13 @@ class Task(NamedTuple):
     transferred_to: str | None = None
     steers: Hidden[int] = 0
     """How many messages people sent to turns of this task. A step that ends the task fails if this has changed."""
+    parent_turn_id: str | None = None
+    trace_path: str | None = None
+    source: str | None = None
+    """What made the task, if it grew out of other work; see `midwatch.domain.lineage`."""
+    returns_to: Hidden[str | None] = None
+    """The task whose agent started this task without waiting for it, or None."""
+    returns: Hidden[Returns | None] = None
     progress: Hidden[Any] = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -441,12 +449,15 @@ def has_conversation(task: Task) -> bool:
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
+def has_past(task: Task) -> bool:
+    """Return whether there may have been an earlier turn in the session of the task, or an earlier attempt."""
+    return has_conversation(task) or task.attempt > 1 or task.retry_of is not None
+
+
 def prompt_message(task: Task, now: int) -> Message:
-    """Return the prompt of the task as a message of the conversation."""
-    return Message(
-        session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
-        author=task.creator,
-    )  # fmt: skip
+    """Return the prompt of the task as a message of the conversation; the prompt of a result is a notice."""
+    by = {"role": "notice"} if task.cause == "result" else {"role": "user", "author": task.creator}
+    return Message(session_key=task.session_key, text=task.prompt, time=now, task_id=task.id, id=task.id, **by)
 
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
@@ -457,9 +468,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     talks = has_conversation(task) and task.attempt
     if not (talks or task.origin_session):
         return ()
-    how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
-    text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
-    if text is None or task.outcome == "silent" or task.transferred_to:
+    if (text := tell_end(task)) is None:
         return ()
     messages = []
     about: dict[str, Any] = {"text": text, "time": now, "task_id": task.id, "author": task.agent}
@@ -469,6 +478,22 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
     if task.origin_session and task.origin_session != task.session_key:
         messages.append(Message(session_key=task.origin_session, role="result", id=f"{task.id}.result", **about))
     return tuple(messages)
+
+
+def tell_end(task: Task) -> str | None:
+    """Return the result of an ended task, or the reason why it has none; None if the task has nothing to tell."""
+    if task.outcome == "silent" or task.transferred_to:
+        return None
+    how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
+    return task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
+
+
+def return_result(task: Task, now: int) -> tuple[ContextItem, ...]:
+    """Return the result of an ended task for the agent that started it; none if nobody did, or somebody waits."""
+    if task.returns_to is None or (text := tell_end(task)) is None:
+        return ()
+    about = task.returns_to, task.id, task.agent, task.outcome or "", text
+    return (make_item(*about, now, wake=task.returns == "wake"),)
 
 
 def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
@@ -522,6 +547,7 @@ def end(
     failed = report_fault(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
         updates=(Update("task", task.id, fields, {**guard_ownership(task), "steers": task.steers}),),
+        records=return_result(ended, now),
         messages=messages,
         deliveries=end_notice(ended, now, over),
         events=(
@@ -543,13 +569,19 @@ def guard_ownership(task: Task) -> dict[str, Any]:
 
 def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
     """Return the envelope fields of an event about `task`."""
-    return {
+    about = {
         "task_id": task.id,
         "session_key": task.session_key,
         "agent_id": task.agent,
         "attempt": task.attempt,
         "actor": actor or task.creator,
     }
+    return about if task.source is None else {**about, **correlate(task)}
+
+
+def correlate(task: Task) -> dict[str, Any]:
+    """Return the envelope fields that say what work the task grew out of."""
+    return {"parent_turn_id": task.parent_turn_id, "trace_path": task.trace_path, "source": task.source}
 
 
 def turn_of(task_id: str, attempt: int) -> str:
@@ -560,29 +592,3 @@ def turn_of(task_id: str, attempt: int) -> str:
 def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
     """Return the envelope fields of an event of the task's running turn."""
     return {**meta(task, actor), "turn_id": turn_of(task.id, task.attempt)}
-
-
-class EndedAttempt(NamedTuple):
-    """An ended attempt: its task, the number of tool calls, and its thread.
-
-    If the task is tried again, `why` is the reason. `spent` is what the account of the task has spent, if it is known.
-    `asks` is whether people are asked when this account is spent.
-    """
-
-    task: Task
-    tools: int = 0
-    thread_id: str | None = None
-    why: str | None = None
-    spent: Spending | None = None
-    asks: bool = False
-
-
-class TaskStep(NamedTuple):
-    """A step that changes a task: the task after the step, and the changes to write.
-
-    If the task is tried again, `reason` is the reason.
-    """
-
-    task: Task
-    changes: Changes
-    reason: str | None = None

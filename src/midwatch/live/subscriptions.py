@@ -3,6 +3,7 @@
 Each subscription has a name and its own asyncio task. A subscription that follows the log loses no events, because the
 log is its queue; if it is durable, it continues after a restart. A live subscription has a limited queue; events that
 do not fit into the queue are dropped and counted. A slow or broken subscription does not affect other subscriptions.
+Whatever a handler raises, its subscription goes on with the next event.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from contextvars import ContextVar
+from math import inf
+from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput, StoreError, StoreUnavailable
@@ -23,7 +26,8 @@ from midwatch.live.bus import Bus
 
 log = logging.getLogger("midwatch.subscriptions")
 
-Handler = Callable[[Event], Awaitable[object]]
+Handler = Callable[[Any], Awaitable[object]]
+"""A function that is called with an event or, if it takes batches, with a list of events."""
 
 HANDLER_SECONDS = 60.0
 MOST_WAITING = 1000
@@ -33,6 +37,41 @@ SAVE_SECONDS = 0.05
 """How often the position of a durable subscription is saved."""
 STOP_SECONDS = 5.0
 """How many seconds a cancelled handler has until it must have ended."""
+REMIND_SECONDS = 60.0
+"""How often the log repeats that a subscription waits."""
+DONE = "once:{}"
+"""The name of the cursor that marks a durable subscription with `once` as done."""
+
+_current: ContextVar[Subscription | None] = ContextVar("subscription", default=None)
+"""The subscription that the running code belongs to: its handler, and asyncio tasks that the handler has started."""
+
+
+class _Place(NamedTuple):
+    """What all subscriptions of a process share. `pause` is the pause after an error of the store, in seconds."""
+
+    store: EventLog
+    bus: Bus
+    clock: Clock
+    pause: float
+
+
+class _Options(NamedTuple):
+    """The options of a subscription; see `Subscriptions.add`."""
+
+    durable: bool
+    batches: bool
+    once: bool
+    most: int
+    seconds: float
+    leads: Callable[[], bool]
+
+
+class _LoopTask(asyncio.Task[None]):
+    """The asyncio task of a subscription. A handler runs in it, so the task cannot be cancelled from inside."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel the task, unless the handler itself is the caller."""
+        return not _runs_here(self) and super().cancel(msg)
 
 
 class _Limit:
@@ -47,14 +86,15 @@ class _Limit:
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
 
-    async def call(self, handler: Handler, event: Event) -> None:
+    async def call(self, handler: Handler, argument: Any) -> None:
         """Call the handler; raise TimeoutError if it took too long."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        self._until = loop.time() + self._seconds
-        if self._timer is None and task is not None:
-            self._timer = loop.call_at(self._until, self._look, task, loop)
+        if self._seconds < inf:
+            loop = asyncio.get_running_loop()
+            self._until = loop.time() + self._seconds
+            if self._timer is None and (task := asyncio.current_task()) is not None:
+                self._timer = loop.call_at(self._until, self._look, task, loop)
         try:
-            await handler(event)
+            await handler(argument)
         except asyncio.CancelledError:
             if not self._check_expiry():
                 raise
@@ -90,20 +130,25 @@ class Subscription:
     slow subscription had read them.
     """
 
-    def __init__(
-        self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float, bus: Bus, pause: float
-    ) -> None:
-        self._bus = bus
-        self._pause = pause
+    def __init__(self, name: str, handler: Handler, which: EventFilter, place: _Place, options: _Options) -> None:
+        self._bus = place.bus
+        self._pause = place.pause
+        self._clock = place.clock
         self.name = name
         self.which = which
         self.received = 0
         self.handled = 0
         self.failed = 0
         self.dropped = 0
+        self.leaving = False
+        """Whether the subscription is being removed; it gets no further events."""
+        self.running = False
+        """Whether the handler is running."""
+        self.task: asyncio.Task[None] | None = None
+        """The asyncio task that calls the handler."""
         self._handler = handler
-        self._clock = clock
-        self._limit = _Limit(seconds)
+        self._options = options
+        self._limit = _Limit(options.seconds)
         self._contain_exit = ContainExit(f"subscription {name}")
         self._logged_at = -PAUSE_SECONDS
 
@@ -112,71 +157,119 @@ class Subscription:
         """Return how many events wait to be handled."""
         return 0
 
-    async def call_handler(self, event: Event) -> None:
-        """Call the handler with an event; errors of the handler are counted and logged."""
+    async def call_handler(self, events: Sequence[Event]) -> None:
+        """Call the handler with one event, or with all events of a batch. Its errors are counted and logged.
+
+        Only two things are raised: StoreUnavailable, after which the same events are passed again, and the cancellation
+        of the subscription.
+        """
+        self.running = True
         try:
             with self._contain_exit:
-                await self._limit.call(self._handler, event)
-            self.handled += 1
+                await self._limit.call(self._handler, events if self._options.batches else events[0])
+            self.handled += len(events)
         except StoreUnavailable:
             raise
-        except Exception as problem:
-            self.failed += 1
-            now = self._clock.monotonic()
-            if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
-                self._logged_at = now
-                log.warning(
-                    "subscription %s failed at event %s; failures so far: %d", self.name, event.kind, self.failed,
-                    exc_info=problem,
-                )  # fmt: skip
+        except BaseException as problem:
+            task = self.task
+            if task is None or not _runs_here(task):  # the event loop is closed, and this coroutine with it
+                raise
+            if task.cancelling():
+                raise asyncio.CancelledError from problem
+            self._count_failure(events, problem)
+        finally:
+            self.running = False
+        if self._options.once:
+            self.leaving = True
+
+    def _count_failure(self, events: Sequence[Event], problem: BaseException) -> None:
+        self.failed += len(events)
+        now = self._clock.monotonic()
+        if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
+            self._logged_at = now
+            log.warning(
+                "subscription %s failed at event %s; failures so far: %d", self.name, events[0].kind, self.failed,
+                exc_info=problem,
+            )  # fmt: skip
 
     async def finish(self) -> None:
         """Save the position of the last handled event, if the subscription is durable."""
 
 
+def _runs_here(task: asyncio.Task[Any]) -> bool:
+    """Return whether `task` is the running asyncio task."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
+
+
 class _Following(Subscription):
     """A subscription that follows the log, from the event after `position` on."""
 
-    def __init__(self, *args: Any, store: EventLog, position: int, durable: bool) -> None:
+    def __init__(self, *args: Any, store: EventLog, position: int) -> None:
         super().__init__(*args)
         self._store = store
         self._position = self._saved_position = position
-        self._durable = durable
         self._busy = False
         self._saved_at = 0.0
+        self._reminded_at = -REMIND_SECONDS
 
     @property
     def lag(self) -> int:
         return max(0, self._bus.shown_seq - self._position) if self._busy else 0
 
-    async def run(self, leads: Callable[[], bool]) -> None:
-        """Call the handler with all events until the desk is closed."""
-        while True:
-            try:
-                if self._durable:  # another process may have moved the cursor
-                    self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
-                async with aclosing(self._bus.batches(self._position, self.which)) as batches:
-                    if await self._each(batches, leads):
-                        return
-            except StoreError as problem:
-                log.warning("subscription %s waits for the store: %s", self.name, problem)
-            except Exception:
-                log.exception("subscription %s failed and starts again", self.name)
+    async def run(self) -> None:
+        """Call the handler with all events until the desk is closed, or until the handler needs no more events."""
+        _current.set(self)
+        while not await self._follow():
             self._busy = False
             await asyncio.sleep(self._pause)
 
-    async def _each(self, batches: AsyncGenerator[Sequence[Event], None], leads: Callable[[], bool]) -> bool:
-        """Call the handler with each event; return False if this process does not lead any more, True at the end."""
+    async def _follow(self) -> bool:
+        """Call the handler with all events; return whether the subscription has ended, and False after an error."""
+        try:
+            if self._options.durable:  # another process may have moved the cursor
+                self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
+            if not self.leaving:
+                async with aclosing(self._bus.batches(self._position, self.which)) as batches:
+                    if not await self._each(batches):
+                        return False
+            await self.save()
+            return True
+        except StoreError as problem:
+            self._report_wait(problem)
+        except Exception:
+            log.exception("subscription %s failed and starts again", self.name)
+        return False
+
+    def _report_wait(self, problem: StoreError) -> None:
+        now = self._clock.monotonic()
+        if now - self._reminded_at >= REMIND_SECONDS:
+            self._reminded_at = now
+            log.warning("subscription %s waits and tries again: %s", self.name, problem)
+
+    async def _each(self, batches: AsyncGenerator[Sequence[Event], None]) -> bool:
+        """Call the handler with each event, until the desk is closed or the handler needs no more events.
+
+        Return False if this process does not lead any more.
+        """
+        once, leads, durable = self._options.once, self._options.leads, self._options.durable
         async for batch in batches:
             self._busy = True
-            for event in batch:
+            for events in (batch,) if self._options.batches else zip(batch):
+                if self.leaving:
+                    return True
                 if not leads():
                     return False
-                self.received += 1
-                await self.call_handler(event)
-                self._advance(event)
-                if self._durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
+                if not once or events[0].kind != "gap":
+                    self.received += len(events)
+                    await self.call_handler(events)
+                self._advance(events[-1])
+                if durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
                     await self.save()
+            if self.leaving:
+                return True
             await self.save()
             self._busy = False
         return True
@@ -190,11 +283,14 @@ class _Following(Subscription):
             self._position = event.seq
 
     async def save(self) -> None:
-        """Save the position of a durable subscription."""
-        if self._durable and self._position != self._saved_position:
-            position = self._position
-            await self._store.set_cursor(self.name, position)
-            self._saved_position, self._saved_at = position, self._clock.monotonic()
+        """Save the position of a durable subscription, and whether it has had the only call that it wants."""
+        if not self._options.durable or self._position == self._saved_position:
+            return
+        position = self._position
+        if self._options.once and self.handled + self.failed:
+            await self._store.set_cursor(DONE.format(self.name), position)
+        await self._store.set_cursor(self.name, position)
+        self._saved_position, self._saved_at = position, self._clock.monotonic()
 
     async def finish(self) -> None:
         with suppress(StoreError):  # some events are delivered again then
@@ -204,9 +300,8 @@ class _Following(Subscription):
 class _Tapping(Subscription):
     """A live subscription: it receives new events, stored or live, while there is space in its queue."""
 
-    def __init__(self, *args: Any, most: int) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._most = most
         self._queue: deque[Event] = deque()
         self._missing = 0
         self._news = asyncio.Event()
@@ -235,7 +330,7 @@ class _Tapping(Subscription):
             self._missing += event.payload["dropped"] or 1
             return
         self.received += 1
-        if len(self._queue) >= self._most:
+        if len(self._queue) >= self._options.most:
             self._missing += 1
             return
         self._mark()
@@ -247,15 +342,19 @@ class _Tapping(Subscription):
             self.dropped, self._missing = self.dropped + self._missing, 0
 
     async def run(self) -> None:
-        """Call the handler with the events of the queue."""
-        while True:
+        """Call the handler with the events of the queue, until the handler needs no more events."""
+        _current.set(self)
+        while not self.leaving:
             await self._news.wait()
             self._news.clear()
-            while self._queue or self._missing:
+            while (self._queue or self._missing) and not self.leaving:
                 if not self._queue:
                     self._mark()
+                event = self._queue.popleft()
+                if self._options.once and event.kind == "gap":
+                    continue
                 with suppress(StoreUnavailable):
-                    await self.call_handler(self._queue.popleft())
+                    await self.call_handler((event,))
 
 
 class Subscriptions:
@@ -270,13 +369,11 @@ class Subscriptions:
         pause_seconds: float = PAUSE_SECONDS,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
+        self._place = _Place(store, bus, clock, pause_seconds)
         self._store = store
-        self._bus = bus
-        self._clock = clock
-        self._pause = pause_seconds
         self._stop_seconds = stop_seconds
         self._subscriptions: dict[str, Subscription] = {}
-        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._tasks: dict[Subscription, list[_LoopTask]] = {}
 
     def list(self) -> list[Subscription]:
         """Return the subscriptions, sorted by name."""
@@ -290,6 +387,8 @@ class Subscriptions:
         *,
         durable: bool = False,
         live: bool = False,
+        once: bool = False,
+        batches: bool = False,
         most: int = MOST_WAITING,
         seconds: float = HANDLER_SECONDS,
         leads: Callable[[], bool] = lambda: True,
@@ -298,24 +397,31 @@ class Subscriptions:
 
         With `durable`, continue after the last event that a subscription with this name has handled; some events may be
         repeated. With `live`, also pass events that are never stored; if the handler is slow, up to `most` events wait
-        in a queue and the others are dropped.
+        in a queue and the others are dropped. With `once`, remove the subscription after the first call; if it is also
+        durable, a later subscription with this name gets no event. With `batches`, pass lists of events; this is not
+        possible with `live` or `once`.
         """
-        if not name or name in self._subscriptions:
-            raise InvalidInput(f"the name {name!r} is empty or in use; choose another name.", field="name")
-        if durable and live:
+        if (durable or batches) and live:
             raise InvalidInput(
-                "live events are not stored, so they cannot be repeated; choose `durable` or `live`.", field="live"
+                "live events are not stored, so they cannot be repeated or collected; leave out `live`.", field="live"
             )
+        if once and batches:
+            raise InvalidInput("`once` passes one event, `batches` passes many; choose one.", field="once")
+        about = (name, handler, which, self._place, _Options(durable, batches, once, most, seconds, leads))
         position = (await self._store.read_log_bounds()).last_seq
-        about = (name, handler, which, self._clock, seconds, self._bus, self._pause)
-        if live:
-            tap = self._subscriptions[name] = _Tapping(*about, most=most)
-            self._spawn(name, tap.take(position), tap.run())
-            return tap
         if durable:
             position = await self._cursor(name, position)
-        follower = self._subscriptions[name] = _Following(*about, store=self._store, position=position, durable=durable)
-        self._spawn(name, follower.run(leads))
+        called = durable and once and await self._store.get_cursor(DONE.format(name)) is not None
+        if not name or name in self._subscriptions:
+            raise InvalidInput(f"the name {name!r} is empty or in use; choose another name.", field="name")
+        if called:
+            return Subscription(*about)
+        if live:
+            tap = self._subscriptions[name] = _Tapping(*about)
+            self._spawn(tap, tap.run(), tap.take(position))
+            return tap
+        follower = self._subscriptions[name] = _Following(*about, store=self._store, position=position)
+        self._spawn(follower, follower.run())
         return follower
 
     async def _cursor(self, name: str, position: int) -> int:
@@ -324,21 +430,47 @@ class Subscriptions:
             await self._store.set_cursor(name, position)
         return position if saved is None else saved
 
-    def _spawn(self, name: str, *loops: Coroutine[Any, Any, None]) -> None:
-        self._tasks[name] = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+    def _spawn(self, subscription: Subscription, *loops: Coroutine[Any, Any, None]) -> None:
+        """Start the asyncio tasks of a subscription; the first of them calls the handler."""
+        running = asyncio.get_running_loop()
+        tasks = self._tasks[subscription] = [_LoopTask(loop, loop=running) for loop in loops]
+        subscription.task = tasks[0]
+        tasks[0].add_done_callback(lambda task: self._forget(subscription, task))
+
+    def _forget(self, subscription: Subscription, ended: asyncio.Task[None]) -> None:
+        """Forget a subscription whose handler needs no more events."""
+        if subscription.leaving and not ended.cancelled():
+            for task in self._tasks.pop(subscription, ()):
+                task.cancel()
+            if self._subscriptions.get(subscription.name) is subscription:
+                del self._subscriptions[subscription.name]
 
     async def remove(self, name: str) -> None:
-        """Remove a subscription. If it is durable, it continues when a subscription with this name is added again."""
-        if name not in self._subscriptions:
+        """Remove a subscription. If it is durable, it continues when a subscription with this name is added again.
+
+        A handler may remove its own subscription: it is not called again, and its position is saved when it returns.
+        """
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
             return
-        tasks = self._tasks.pop(name)
+        subscription.leaving = True
+        if subscription.running and _current.get() is subscription:
+            del self._subscriptions[name]
+            return
+        await self._end(subscription)
+        if self._subscriptions.get(name) is subscription:
+            del self._subscriptions[name]
+
+    async def _end(self, subscription: Subscription) -> None:
+        tasks = self._tasks.pop(subscription, [])
         for task in tasks:
             task.cancel()
-        _, running = await asyncio.wait(tasks, timeout=self._stop_seconds)
-        if running:
-            log.warning("subscription %s does not end: its handler ignores the cancellation", name)
-        await self._subscriptions.pop(name).finish()
+        if tasks and (await asyncio.wait(tasks, timeout=self._stop_seconds))[1]:
+            log.warning("subscription %s does not end: its handler ignores the cancellation", subscription.name)
+        await subscription.finish()
 
     async def stop(self) -> None:
         """Remove all subscriptions. A second call does nothing."""
         await asyncio.gather(*(self.remove(name) for name in list(self._subscriptions)))
+        leaving = [each for each in self._tasks if each is not _current.get()]
+        await asyncio.gather(*(self._end(each) for each in leaving))

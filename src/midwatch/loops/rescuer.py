@@ -19,7 +19,8 @@ from midwatch.domain.engine import Engine
 from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, end_call, event
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, Task, TaskStep, announce_status, end, guard_ownership, meta
+from midwatch.domain.task import MAX_RESCUES, Task, announce_status, end, guard_ownership, meta
+from midwatch.domain.task_step import TaskStep
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.running.outcome import RELEASED, add_usage
 from midwatch.services.approvals import Approvals
@@ -33,6 +34,10 @@ LOOK_SECONDS = 3600.0
 PAUSE_SECONDS = 1.0
 LOST = "the process of the task ended, and half-done work is not repeated. Check the partial work, then retry the task."
 CUT_OFF = "cut off when its process ended"
+SAME_IN_END = (
+    "agent_id", "turn_id", "session_key", "task_id", "attempt", "actor", "parent_turn_id", "trace_path", "source",
+)  # fmt: skip
+"""The fields of the envelope that are the same in a start event and in its end event."""
 
 
 class Rescuer(LeaderLoop):
@@ -162,6 +167,5 @@ def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
         spent = (now - start.time) / SECOND
         over = start.kind == "turn_start"
         end_payload = TurnEnd(status="aborted", duration=spent) if over else end_call(start, CUT_OFF, spent)
-        about = {n: getattr(start, n) for n in ("agent_id", "turn_id", "session_key", "task_id", "attempt", "actor")}
-        ends.append(event(end_payload, now, **about))
+        ends.append(event(end_payload, now, **{name: getattr(start, name) for name in SAME_IN_END}))
     return tuple(ends)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from midwatch.base.errors import AgentError, MidwatchError
+from midwatch.base.errors import AgentError, InvalidInput, MidwatchError
 from midwatch.domain.agent import Delegation
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.task import Task
@@ -155,6 +155,11 @@ class Delegations:
 
     def _options(self, to: str | None, work: HandoffTask, wish: Delegation) -> HandoffOptions:
         named: dict[str, Any] = {**wish, "once": wish.get("once") or self._name(to, work)}
+        wake, waits = named.pop("wake", False), named.get("wait", True)
+        if wake and waits:
+            raise InvalidInput("an agent that waits cannot be woken; set `wait=False`, or leave out `wake`.")
+        if not waits:
+            named["returns"] = "wake" if wake else "context"
         task = self._task
         return HandoffOptions(
             task=work, to=to, source_task=task.id, from_agent=task.agent, actor=task.creator, **named

@@ -1,4 +1,4 @@
-"""The inbox of a running turn: the messages that people send during the turn."""
+"""The inbox of a running turn: the messages that people send during the turn, and whether results have arrived."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from midwatch.domain.steering import Mode, Steer
 class Inbox:
     """The messages that the turn has not used yet, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, results: bool = False) -> None:
+        self.may_have_results = results
+        """Whether results of background work may wait in the store. If not, the turn need not look."""
         self._steers: list[Steer] = []
         self._taken: set[str] = set()
         self._arrived = asyncio.Event()

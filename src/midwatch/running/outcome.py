@@ -20,13 +20,13 @@ from midwatch.domain.task import (
     STATUS_OF,
     Outcome,
     Task,
-    TaskStep,
     announce_status,
     guard_ownership,
     make_notices,
     meta,
     report_fault,
 )
+from midwatch.domain.task_step import TaskStep
 from midwatch.services.budgets import DaySpent
 
 log = logging.getLogger("midwatch.worker")

@@ -20,7 +20,8 @@ from midwatch.domain.backoff import pause_before
 from midwatch.domain.budget import Meter, Over
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
-from midwatch.domain.task import Claim, TaskStep, end
+from midwatch.domain.task import Claim, end, has_past
+from midwatch.domain.task_step import TaskStep
 from midwatch.running.delegation import Delegations
 from midwatch.running.host import Host
 from midwatch.running.inbox import Inbox
@@ -53,7 +54,8 @@ class Run:
         """Done when the turn has ended, or when midwatch stops waiting for an agent that cannot be stopped."""
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
-        self.inbox = Inbox()
+        # an agent can have background work only after an earlier turn, or after this turn has begun
+        self.inbox = Inbox(results=has_past(claim.task))
         self.delegations = Delegations(host.handoffs, claim.task)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None

@@ -20,6 +20,7 @@ from midwatch.domain.agent import Answer, Delegation, Permit, ProgramUsage, Ques
 from midwatch.domain.approval import Approval, answer_by_rule, answer_of, ask, expire_at_once, resolve
 from midwatch.domain.budget import Spending, is_unanswered
 from midwatch.domain.changes import Changes, Update
+from midwatch.domain.context_item import ContextItem, announce_items, take_items, write_items
 from midwatch.domain.event import (
     Event,
     LlmRequest,
@@ -57,6 +58,7 @@ MOST_EARLIER = 200
 STOPPED_SECONDS = 0.2
 """Seconds for which a call of `emit` waits for the end of the turn, if the agent works although its budget is spent."""
 CUT_OFF = "cut off when the turn ended"
+PROMPT_FOLLOWS = "The message to answer:"
 
 
 class LiveTurn:
@@ -84,6 +86,8 @@ class LiveTurn:
         self._receiving = asyncio.Lock()
         self._returning: asyncio.Task[None] | None = None
         self._saved = 0
+        self._results: dict[str, ContextItem] = {}
+        """The results that the turn has read, by id."""
         self.progress = task.progress
         self._meta = in_turn(task)
         self._observed = host.observe(task) if host.observe is not None else None
@@ -159,7 +163,7 @@ class LiveTurn:
         step = Step(
             task_id=self.task_id, number=self._saved + 1, thread_id=self.thread_id, created_at=now, data=data
         )  # fmt: skip
-        await self.log.write(Changes(fence=self.fence, records=(step,), updates=self._mark_received(took)))
+        await self.log.write(self._mark_received(took)._replace(fence=self.fence, records=(step,)))
         self._saved += 1
         self._run.inbox.take(took)
 
@@ -197,6 +201,24 @@ class LiveTurn:
                 return [prompt_message(task, messages[first].time), *messages[first:]]
         return messages
 
+    async def results(self, *, again: bool = False) -> tuple[ContextItem, ...]:
+        inbox = self._run.inbox
+        if not inbox.may_have_results:
+            return ()
+        inbox.may_have_results = False  # before the read: what arrives meanwhile sets it again
+        own = self.task.retry_of or self.task_id
+        items = await self._host.store.list_context_items(self.session_key, own if again else None)
+        inbox.may_have_results |= bool(items)
+        self._results |= {item.id: item for item in items}
+        return tuple(items)
+
+    async def add_results(self) -> None:
+        """Take the results of background work that wait, and put them before the prompt."""
+        if items := await self.results(again=True):
+            took = self._mark_received([item.id for item in items])
+            await self.log.write(took._replace(fence=self.fence))
+            self.prompt = f"{write_items(items)}\n\n{PROMPT_FOLLOWS}\n{self.task.prompt}"
+
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)
 
@@ -222,7 +244,7 @@ class LiveTurn:
     async def _take(self, steer: Steer) -> None:
         injected = SteeringInjected(count=1, total_content_len=len(steer.text), steer_ids=(steer.id,))
         record = event(injected, self._host.clock.now(), **self._meta)
-        await self.log.write(Changes(fence=self.fence, updates=self._mark_received((steer.id,)), events=(record,)))
+        await self.log.write(self._mark_received((steer.id,))._replace(fence=self.fence, events=(record,)))
 
     async def _give_back(self, steer: Steer, taking: asyncio.Task[None], before: asyncio.Task[None] | None) -> None:
         """Put a message back that the agent did not get, because its call was cancelled.
@@ -421,10 +443,14 @@ class LiveTurn:
         self.spending.finish(usage)
         return self.log.unwritten()
 
-    def _mark_received(self, ids: Sequence[str]) -> tuple[Update, ...]:
-        """Return the updates that mark messages as received; each message can be received only once."""
+    def _mark_received(self, ids: Sequence[str]) -> Changes:
+        """Return the changes that mark messages and results as received; each can be received only once."""
+        results = [self._results[name] for name in ids if name in self._results]
         fields = {"status": "injected", "attempt": self.attempt}
-        return tuple(Update("steer", steer_id, fields, {"status": "queued"}) for steer_id in ids)
+        steers = tuple(Update("steer", name, fields, {"status": "queued"}) for name in ids if name not in self._results)
+        taken = take_items(results, self.task.retry_of or self.task_id, self.attempt)
+        told = (event(announce_items(results), self._host.clock.now(), **self._meta),) if taken else ()
+        return Changes(updates=steers + taken, events=told)
 
     def _check(self, payload: Payload) -> Payload:
         """Return the payload. The id of a message gets the prefix of this attempt.

@@ -23,7 +23,8 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import LoopError, TaskLate, event
 from midwatch.domain.handoff import finish_transfer
 from midwatch.domain.session import Session
-from midwatch.domain.task import Claim, Task, TaskStep, end, has_conversation, meta, touch_session
+from midwatch.domain.task import Claim, Task, end, has_conversation, has_past, meta, touch_session
+from midwatch.domain.task_step import TaskStep
 from midwatch.running.host import Host
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.outcome import (
@@ -102,13 +103,19 @@ class Worker:
         return run.slot_released
 
     def wake(self, topics: frozenset[str]) -> None:
-        """Read what a commit has changed: with the topic "stop" stop requests, "session" sessions, "steer" messages."""
+        """Read what a commit has changed.
+
+        The topic "stop" means stop requests, "session" sessions, "steer" messages, and "context_item" results.
+        """
         if "stop" in topics:
             self._stop_unseen = True
             if self.running:
                 self._spawn(self._look_for_stops())
         if "session" in topics:
             self.conversations.close_outdated()
+        if "context_item" in topics:
+            for run in self.running.values():
+                run.inbox.may_have_results = True  # the turn looks at its next step
         if "steer" in topics:
             self._steer_unseen = True
             if self.running:
@@ -183,6 +190,8 @@ class Worker:
         try:
             if day := await turn.spending.open():
                 return TurnOutcome("budget", error=day.over.words, day_spent=day)
+            if task.cause == "result" and not await turn.results(again=True):
+                return TurnOutcome("silent", text="")  # another turn took the results that this turn is for
             session = await self._session(task)
             run.goal_id = await goal_of(self._store, task)
             turn.begin(session.thread_id)
@@ -200,6 +209,8 @@ class Worker:
             permit = await turn.spending.admit(closes=agent.kind == "llm")
             if permit.action != "go_on":
                 return TurnOutcome("budget", error=permit.reason)
+            if not getattr(agent, "takes_results", False):
+                await turn.add_results()
             run.conversation = await self.conversations.take(agent, session, turn)
             if task.route is None:
                 return await self._take_turn(run, turn)
@@ -280,7 +291,7 @@ class Worker:
 
         A task without a conversation has a session of its own, which is stored only if the agent returns a thread id.
         """
-        if has_conversation(task) or task.retry_of or task.attempt > 1:
+        if has_past(task):
             session = await self._store.get_session(task.session_key)
             if session is not None and session.agent == task.agent:
                 return session

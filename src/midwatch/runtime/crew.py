@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 from midwatch.base.clock import LONGEST_NAP, SECOND
@@ -19,6 +20,7 @@ from midwatch.domain.engine import Engine
 from midwatch.domain.instance import Instance, Role
 from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
+from midwatch.live.event_logs import EventLogWriter
 from midwatch.live.telemetry import ENDS, Telemetry, Workflows
 from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
@@ -125,7 +127,7 @@ class Crew:
             Part(
                 stop=lambda: worker.stop(desk.settings.shutdown_grace),
                 wake=worker.wake,
-                topics=frozenset({"stop", "session", "steer"}),
+                topics=frozenset({"stop", "session", "steer", "context_item"}),
             ),
             Part(engine.start, engine.stop_taking, lambda topics: engine.wake(), frozenset({"task"})),
         ]
@@ -188,7 +190,7 @@ class Crew:
                 await desk.handoffs.abandon(handoff)
 
     async def _subscribe(self) -> None:
-        """Subscribe the completion hook and the telemetry to the events that end tasks."""
+        """Subscribe the completion hook and the telemetry to the events that end tasks, and the event logs to all."""
         desk, leads = self._desk, self.engine.leads
         if desk.settings.completion_hook:
             hook = make_hook(desk.settings.completion_hook, desk.child_env)
@@ -196,6 +198,11 @@ class Crew:
         if self._telemetry is not None:
             workflows = Workflows(self._telemetry, desk.store)
             await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)
+        for name, log in desk.settings.event_logs.items():
+            write = EventLogWriter(log.options(name, desk.settings.home)).write
+            await desk.subscriptions.add(
+                f"event_log:{name}", write, durable=True, batches=True, seconds=inf, leads=leads
+            )
 
 
 def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:

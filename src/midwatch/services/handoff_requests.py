@@ -62,6 +62,8 @@ class HandoffRequests:
         Raise Forbidden if the actor may not hand over this work.
         """
         own, source = agent_task(actor), options.source_task
+        if options.returns == "wake" and (own is None or wait):
+            raise InvalidInput("only an agent that does not wait can be woken; leave out `wake`.", field="wake")
         if own is not None:
             if source not in (None, own.id):
                 raise Forbidden("an agent may hand over only its own task; leave out the source task.")
@@ -82,7 +84,7 @@ class HandoffRequests:
         return replace(
             options, task=work, from_agent=own.agent if own else options.from_agent, workdir=workdir,
             context=context or HandoffContext(), source_task=source, actor=actor_name(actor),
-            awaited=own is not None and wait > 0,
+            awaited=own is not None and wait > 0, returns=(options.returns or "context") if own and not wait else None,
         )  # fmt: skip
 
     async def get(self, handoff_id: str, *, actor: AnyActor = None, wait: float = 0.0) -> Handoff:

@@ -26,8 +26,10 @@ from midwatch.domain import handoff_history as history
 from midwatch.domain.agent import Agent, AgentTerms, Candidate, best_first
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
+from midwatch.domain.context_item import Returns
 from midwatch.domain.handoff import Form, Handoff, HandoffFilter, HandoffTask, Limits, Link, RunningTasks, Transfer
 from midwatch.domain.handoff_history import HandoffContext, HandoffInputData, HistoryMapper, InputFilter
+from midwatch.domain.lineage import derive, latest_turn
 from midwatch.domain.listing import Listing
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
@@ -67,7 +69,8 @@ class HandoffOptions:
 
     Without `to`, an agent is chosen by its capabilities. If `timeout` or `nest_history` is None, the desk's setting is
     used. `enabled` and `enable_func` must both allow the handoff. Set `awaited` if the source task waits for the
-    answer, but not in this call. `once` is an idempotency key: a second request with this key returns the same handoff.
+    answer, but not in this call; with `returns`, its agent gets the result later, without waiting for it. `once` is an
+    idempotency key: a second request with this key returns the same handoff.
     """
 
     task: HandoffTask
@@ -79,6 +82,7 @@ class HandoffOptions:
     timeout: float | None = None
     max_retries: int = 0
     wait: bool = True
+    returns: Returns | None = None
     on_handoff: Hook | None = None
     input_filter: InputFilter | None = None
     enabled: bool | None = None
@@ -263,6 +267,8 @@ class Handoffs:
             transfer_message=rules.transfer_message(to), request=options.task.data(),
             context=replace(options.context, parent_handoff=rules.latest_handoff(chain)).data(), chain=tuple(chain),
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
+            parent_turn_id=latest_turn(source) if source else None,
+            trace_path=(source.trace_path or source.id) if source else None,
             awaited=options.awaited or options.wait or options.form == "transfer",
             owner=self._owner, retry_of=options.retry_of, timeout=self._get_timeout(options),
             deadline_at=now + int(self._get_timeout(options) * SECOND), max_retries=options.max_retries, created_at=now,
@@ -435,9 +441,11 @@ class Handoffs:
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=min(handoff.max_retries + 1, terms.max_attempts), root_id=handoff.root_id,
             parent_id=handoff.source_task, internal_key=f"handoff:{handoff.id}", submitter=self._owner,
-            budget=Budget.from_record(terms.budget).data(), account_id=source.account if source else None,
+            source=options.form, returns_to=handoff.source_task if options.returns else None, returns=options.returns,
+            budget=Budget.from_record(terms.budget).data(),
             on_budget=terms.on_budget or (source.on_budget if source else "stop"),
         )  # fmt: skip
+        task = task if source is None else derive(task, source, options.form)
         if options.form == "transfer" and source is not None:
             task = rules.take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
         return task, {**handoff.context, "messages": [dict(message) for message in messages]}
@@ -559,6 +567,7 @@ class Handoffs:
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
             retry_of=old.id, once=once, actor=actor, workdir=before.workdir if before else None,
+            returns=before.returns if before else None,
         )  # fmt: skip
         return await self.handoff(options)
 

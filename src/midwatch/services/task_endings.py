@@ -17,7 +17,8 @@ from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.goal import Templates
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
-from midwatch.domain.task import EndedAttempt, Task, TaskStep
+from midwatch.domain.task import Task
+from midwatch.domain.task_step import EndedAttempt, TaskStep
 
 
 class TaskEndings:

@@ -18,12 +18,14 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
+from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
+from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, end, guard_ownership, meta, new_task
+from midwatch.domain.task_step import TaskStep
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.records import apply_with_retry, require
@@ -77,12 +79,12 @@ class Tasks:
         fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, await self._resolve(wish))
-        task = await self._build(prompt, actor_name(actor), wish)
-        if parent := agent_task(actor):
-            task = task._replace(
-                parent_id=parent.id, root_id=parent.root_id or parent.id, account_id=parent.account,
-                on_budget=parent.on_budget,
-            )  # fmt: skip
+        parent = agent_task(actor)
+        if parent is None and wish.get("wake"):
+            raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
+        task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
+        if parent is not None:
+            task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -93,7 +95,7 @@ class Tasks:
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         wish = await self.authorization.restrict_task(actor, wish)
-        task = await self._build(prompt, actor_name(actor), wish)
+        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
         steer = Steer(
@@ -277,11 +279,12 @@ class Tasks:
             now, old.prompt, old.agent, old.session_key, submitter=self._submitter, retry_of=old.retry_of or old.id,
             creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
-            account_id=old.account, **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+            **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
         limits, raised = await self._raise_limits(old, Budget.from_data(budget))
         try:
-            return (await self._store.submit(fresh._replace(budget=limits), also=raised)).task
+            again = derive(fresh._replace(budget=limits), old, "retry")
+            return (await self._store.submit(again, also=raised)).task
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
@@ -321,6 +324,7 @@ class Tasks:
                 "prompt": cut(relative.prompt, RELATIVE_TEXT),
                 "agent": relative.agent,
                 "created_at": iso(relative.created_at),
+                "trace_path": relative.trace_path,
             }
             for relative in await self._store.list_related_tasks(task.root_id or task.id)
         ]
@@ -370,6 +374,16 @@ class Tasks:
                 agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
+
+
+def _attach(task: Task, parent: Task | None) -> Task:
+    """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
+    if parent is None:
+        return task
+    task = task._replace(
+        parent_id=parent.id, root_id=parent.root_id or parent.id, on_budget=parent.on_budget
+    )  # fmt: skip
+    return derive(task, parent, "background")
 
 
 def _matches(task: Task, which: TaskFilter) -> bool:
@@ -434,5 +448,5 @@ def _relation(relative: Task, task: Task) -> str:
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "on_budget",
+    "returns_to", "returns", "on_budget",
 )  # fmt: skip

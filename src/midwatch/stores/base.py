@@ -9,6 +9,7 @@ from midwatch.stores.verbs import (
     approval,
     automation,
     changes,
+    context_item,
     delivery,
     event,
     goal,
@@ -59,6 +60,7 @@ class VerbStore(VerbRunner):
 
     send_steer = write(steering.send)
     list_queued_steers = read(steering.list_queued)
+    list_context_items = read(context_item.list_)
 
     get_handoff = peek(handoff.get)
     find_handoff = peek(handoff.find)

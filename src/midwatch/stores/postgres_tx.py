@@ -122,7 +122,9 @@ class PostgresTx(Tx):
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
         if name == "session.add_message":  # messages of one session get their numbers one after the other
             self._lock("hashtextextended(%s, 0)", params["session_key"])
-        if name in ("session.add_message", "session.open", "steer.count"):
+        if name == "context_item.count_running":  # of two results, the second sees the first one's turn
+            self._lock("hashtextextended(%s, 1)", params["key"])
+        if name in ("session.add_message", "session.open", "steer.count") or name.startswith("context_item.count_"):
             self.written += 1
         return self._ask(name, params).fetchone()
 

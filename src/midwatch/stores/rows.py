@@ -18,6 +18,7 @@ from midwatch.domain.agent import Choice
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.channel import Delivery
+from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Event
 from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import Handoff
@@ -121,10 +122,10 @@ def _loaders(record: type) -> dict[str, Callable[[Any], Any]]:
 
 
 RECORDS: Mapping[str, type] = {
-    record.__name__.lower(): record
+    record.noun if record is ContextItem else record.__name__.lower(): record
     for record in (
         Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
-        Handoff, Account,
+        Handoff, Account, ContextItem,
     )
 }  # fmt: skip
 COLUMNS: Mapping[type, tuple[str, ...]] = {

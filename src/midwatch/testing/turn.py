@@ -12,6 +12,7 @@ from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, HandoffError
 from midwatch.base.ids import new_id
 from midwatch.domain.agent import MAY_START, Answer, Delegation, Permit, ProgramUsage, Question
+from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import MessageDelta, MessageUpdate, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Message, Role, Session, gate_key
@@ -38,6 +39,7 @@ class RecordingTurn:
         steps: Iterable[Any] = (),
         earlier: Iterable[Any] = (),
         said: Iterable[tuple[Role, str]] = (),
+        results: Iterable[ContextItem] = (),
         thread_id: str | None = None,
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -66,6 +68,7 @@ class RecordingTurn:
         self.steps = list(steps)
         self.earlier = list(earlier)
         self.said = list(said)
+        self._results = list(results)
         self.permit = MAY_START
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
@@ -124,6 +127,7 @@ class RecordingTurn:
         """Record a step in the form in which JSON stores it."""
         self.steps.append(json.loads(json.dumps(data)))
         self._steers = [steer for steer in self._steers if steer.id not in took]
+        self._results = [item for item in self._results if item.id not in took]
         await self._notify()
 
     async def history(self) -> list[Any]:
@@ -136,6 +140,10 @@ class RecordingTurn:
             Message(session_key=self.session_key, role=role, text=text, time=0, task_id=f"t_{number}")
             for number, (role, text) in enumerate(self.said)
         ]
+
+    async def results(self, *, again: bool = False) -> tuple[ContextItem, ...]:
+        """Return the results of background work that no step has taken yet."""
+        return tuple(self._results)
 
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
         """Send a message of a person into the turn."""

@@ -64,6 +64,7 @@ class RelatedTask(TypedDict):
     prompt: str
     agent: str
     created_at: str
+    trace_path: str | None
 
 
 class TaskView(TypedDict):

@@ -102,6 +102,7 @@ export default {
 
   "numbers in a line have words": () => {
     equal(formatEvent(event("steering_injected", { count: 1 })), "1 message delivered to the running turn");
+    equal(formatEvent(event("context_injected", { count: 2 })), "2 results of background work given to the agent");
     equal(formatEvent(event("automation_missed", { count: 2, reason: "late" })), "2 runs skipped: too late");
     equal(formatEvent(event("plan_update", { entries: [{ status: "completed" }, { status: "pending" }] })),
       "Plan: 1 of 2 done");

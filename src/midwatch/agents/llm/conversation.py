@@ -29,6 +29,7 @@ from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
 from midwatch.domain import event as events
 from midwatch.domain.agent import Turn, TurnResult, Usage
+from midwatch.domain.context_item import write_items
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
@@ -122,9 +123,10 @@ class Loop:
         turn, talk, names = self._turn, self._talk, self._transfer.names
         # the retry of a completed task begins again
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):
-            await self._keep(
-                history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
-            )
+            results = await turn.results(again=True)
+            prompt = "\n\n".join([*([write_items(results)] if results else []), turn.prompt.replace("\0", "")])
+            step = history.make_text_step(prompt, "prompt", **await self._read_handoff())
+            await self._keep(step, [item.id for item in results])
         while True:
             if ready := await self._find_transfer():
                 return replace(self._build_result(), outcome="transferred", transfer=ready)
@@ -157,6 +159,7 @@ class Loop:
             await self._inject("stop", "interrupt", "after_tool")
         else:
             await self._inject("interrupt", *(("after_tool",) if talk.has_results else ()))
+            await self._add_results()
             if talk.requests >= options.max_steps:
                 await self._keep(history.make_text_step(ENOUGH.format(options.max_steps), closing=True))
 
@@ -409,6 +412,11 @@ class Loop:
             steer_ids=tuple(steer.id for steer in messages),
         ))  # fmt: skip
         return True
+
+    async def _add_results(self) -> None:
+        """Add the results of background work that have arrived to the conversation, and mark them as taken."""
+        if results := await self._turn.results():
+            await self._keep(history.make_text_step(write_items(results)), [item.id for item in results])
 
     async def _continue_turn(self) -> bool:
         """Return whether the turn continues after an answer.

@@ -31,9 +31,14 @@ async def submit_task(
     prompt: WORK,
     agent: AGENT = None,
     delay: Annotated[float | str, Field(description="Time until it may start: seconds, or text such as 10m.")] = 0,
+    wake: Annotated[bool, Field(description="If your turn has ended, begin a new one with the result.")] = False,
 ) -> Any:
-    """Submit a task that runs in the background. Returns the id of the task at once. Read the task with get_task."""
-    task = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
+    """Submit a task that runs in the background. Returns the id of the task at once.
+
+    You get the result as soon as it is there: during this turn, or with the next message. Do not wait for it.
+    """
+    fields = {"prompt": prompt, "agent": agent, "delay": delay or None, "wake": wake or None}
+    task = await _call(turn, "POST", "tasks", fields)
     return {name: task.get(name) for name in ("id", "status", "agent", "due_at")}
 
 

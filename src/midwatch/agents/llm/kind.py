@@ -29,6 +29,7 @@ class LlmAgent(BaseAgent):
     kind = "llm"
     starts_programs = True
     takes_history = True
+    takes_results = True
     options_class: ClassVar[type[LlmOptions]] = LlmOptions
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
 

@@ -1,62 +1,16 @@
-// The events of a task as bars over time: attempts, turns, model calls with their usage, tools and waits. Plain SVG,
-// usable with the keyboard.
+// The events of a task as bars over time: attempts, turns, model calls with their usage, tools and waits, and the work
+// that grew out of the task, which can be folded. Plain SVG, usable with the keyboard.
 
 import { Chart, h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
 import { formatDollars, formatTokens, formatUsage, sumTokens } from "./figures.js";
 import { formatEvent } from "./model.js";
+import { collectTree } from "./spans.js";
 import { callEverySecond, formatDateTime, formatDuration, formatPeriod, now } from "./time.js";
 
 const ROW = 20;
 const AXIS = 20;
+const INDENT = 10;
 const MAX_ROWS = 400;
-
-/** Collect spans of time, in the order in which they began. An open span has no end. */
-export function collectSpans(events) {
-  const spans = [];
-  const open = new Map();
-  const begin = (key, event, kind, label, depth) => {
-    end(key, event); // a new span of the same name ends the old one
-    const span = {
-      key: `${key}#${event.seq}`, kind, label, depth, from: Date.parse(event.time), to: null, bad: false, event,
-      end: null,
-    };
-    open.set(key, span);
-    spans.push(span);
-  };
-  const end = (key, event, bad = false) => {
-    const span = open.get(key);
-    if (!span) return;
-    open.delete(key);
-    Object.assign(span, { to: Date.parse(event.time), bad, end: event });
-  };
-  const endAll = (event, bad) => { for (const key of [...open.keys()]) end(key, event, bad); };
-  for (const event of events) {
-    const { kind, payload: p } = event;
-    if (kind === "task_submitted") begin("wait", event, "wait", "queued", 0);
-    else if (kind === "task_started") {
-      end("wait", event);
-      begin("attempt", event, "attempt", `attempt ${event.attempt ?? 1}`, 0);
-    } else if (kind === "turn_start") begin("turn", event, "turn", "turn", 1);
-    else if (kind === "turn_end") end("turn", event, ["error", "timeout", "budget"].includes(p.status));
-    else if (kind === "llm_request") begin(`llm ${p.request_id}`, event, "llm", p.model, 2);
-    else if (kind === "llm_response") end(`llm ${p.request_id}`, event, p.finish_reason === "error");
-    else if (kind === "tool_exec_start") begin(`tool ${p.tool_call_id ?? p.tool}`, event, "tool", p.title || p.tool, 2);
-    else if (kind === "tool_exec_end") end(`tool ${p.tool_call_id ?? p.tool}`, event, p.is_error);
-    else if (kind === "approval_requested") begin(`ask ${p.approval_id}`, event, "wait", "waiting for an answer", 2);
-    else if (kind === "approval_resolved") end(`ask ${p.approval_id}`, event);
-    else if (kind === "task_waiting" && p.wait !== "approval") {
-      endAll(event, false);
-      begin("wait", event, "wait", p.wait, 0);
-    } else if (kind === "task_interrupted") {
-      endAll(event, false);
-      begin("wait", event, "wait", `interrupted: ${p.reason}`, 0);
-    } else if (kind === "task_rescued") {
-      endAll(event, true);
-      if (p.action !== "fail") begin("wait", event, "wait", "rescued", 0);
-    } else if (kind === "task_finished") endAll(event, p.status === "failed");
-  }
-  return spans;
-}
 
 /** Format the usage of a model call, as far as it was reported. */
 const formatSpanUsage = (span) => (span.kind === "llm" && span.end ? formatUsage(span.end.payload.usage) : "");
@@ -70,7 +24,9 @@ const formatBrief = (span) => {
 };
 
 class Waterfall extends Chart {
-  #events = [];
+  #id = null;
+  #works = new Map();
+  #folded = new Set();
   #spans = [];
 
   connectedCallback() {
@@ -78,25 +34,36 @@ class Waterfall extends Chart {
     this.rows = svg("g");
     this.axis = svg("g.axis", { "aria-hidden": "true" });
     this.list.append(this.axis, this.rows);
-    this.detail = h("p.waterfall-detail.dim", "Point to a bar or focus it to see details.");
+    this.text = h("span", "Point to a bar or focus it to see details.");
+    this.link = h("a", { hidden: true }, "Open its task");
+    this.detail = h("p.waterfall-detail.dim", this.text, " ", this.link);
     this.replaceChildren(h("div.waterfall-frame", this.list), this.detail);
     this.list.addEventListener("keydown", (pressed) => this.#moveFocus(pressed));
     this.observe(this.list);
     this.stop = callEverySecond(() => this.#spans.some((span) => span.to === null) && this.draw());
-    if (this.#events.length) this.show(this.#events);
+    if (this.#works.size) this.show(this.#id, this.#works);
   }
 
-  show(events) {
-    this.#events = events;
-    this.#spans = collectSpans(events).slice(0, MAX_ROWS);
+  /** Show the task `id` and the work that grew out of it; `works` has the events of each task. */
+  show(id, works) {
+    this.#id = id;
+    this.#works = works;
+    this.#spans = collectTree(id, works, this.#folded).slice(0, MAX_ROWS);
     if (this.isConnected) this.draw();
+  }
+
+  #fold({ task }) {
+    if (!task) return;
+    if (!this.#folded.delete(task)) this.#folded.add(task);
+    this.show(this.#id, this.#works);
   }
 
   draw() {
     const all = this.#spans;
     if (!all.length || !this.isConnected) return;
     const width = this.list.clientWidth;
-    const lane = { x: width < 380 ? 100 : 140, end: width - 62 };
+    const deeper = Math.max(0, ...all.map((span) => span.depth - 3)) * INDENT; // room for the names of nested work
+    const lane = { x: (width < 380 ? 100 : 140) + Math.min(60, deeper), end: width - 62 };
     const from = all[0].from;
     const to = Math.max(from + 20, ...all.map((span) => span.to ?? now()));
     const place = (time) => lane.x + ((time - from) / (to - from)) * (lane.end - lane.x);
@@ -106,17 +73,22 @@ class Waterfall extends Chart {
     let line = 0;
     renderKeyed(this.rows, all, (span) => span.key, (span) => this.#createRow(span), (node, span) => {
       const end = span.to ?? now();
+      node.span = span;
       setProps(node, { transform: `translate(0 ${AXIS + line++ * ROW})` });
+      setProps(node.label, { x: 4 + span.depth * INDENT });
       setProps(node.bar, {
         x: place(span.from), width: Math.max(3, place(end) - place(span.from)),
         class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}`,
       });
       const duration = formatDuration((end - span.from) / 1000, { fine: true });
       setText(node.duration, duration);
-      const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
-      setText(node.label, truncate(span.label, fits));
+      const fits = Math.max(3, Math.floor((lane.x - 8 - span.depth * INDENT) / (span.task ? 7.2 : 6.2)));
+      const name = span.task ? `${span.folded ? "▸" : "▾"} ${span.event.agent_id}` : span.label;
+      setText(node.label, truncate(name, fits));
+      const state = span.task ? (span.folded ? "folded" : "unfolded") : "";
       node.setAttribute("aria-label",
-        [span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span)].filter(Boolean).join(", "));
+        [span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span), state]
+          .filter(Boolean).join(", "));
       this.#drawNote(node, span, place(span.from), place(end), lane);
       if (node.isSelected) this.#showDetail(span);
     });
@@ -133,16 +105,18 @@ class Waterfall extends Chart {
 
   #createRow(span) {
     const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
-    const label = svg("text", { x: 4 + span.depth * 10, y: 14 });
+    const label = svg("text", { y: 14 });
     const duration = svg("text.duration", { x: "100%", y: 14 });
     const note = svg("text.note", { y: 14 });
-    const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
+    const node = svg(span.task ? "g.step.child" : "g.step",
+      { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
       svg("rect.hit", { width: "100%", height: ROW }), label, bar, note, duration);
     Object.assign(node, { bar, label, note, duration, span });
     const select = () => { for (const row of this.rows.children) row.isSelected =
-      row === node; this.#showDetail(span); };
+      row === node; this.#showDetail(node.span); };
     node.addEventListener("pointerenter", select);
     node.addEventListener("focus", select);
+    node.addEventListener("click", () => this.#fold(node.span));
     return node;
   }
 
@@ -153,10 +127,15 @@ class Waterfall extends Chart {
       span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span), formatDateTime(span.event.time),
       `${formatEvent(span.event)}${ended}`,
     ];
-    setText(this.detail, parts.filter(Boolean).join(" · "));
+    setText(this.text, parts.filter(Boolean).join(" · "));
+    setProps(this.link, { hidden: !span.task, href: `/tasks/${span.task}` });
   }
 
   #moveFocus(pressed) {
+    if (pressed.key === "Enter" || pressed.key === " ") {
+      pressed.preventDefault();
+      return void this.#fold(document.activeElement.span ?? {});
+    }
     const steps = [...this.rows.children];
     const at = steps.indexOf(document.activeElement);
     const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: steps.length - 1 }[pressed.key];

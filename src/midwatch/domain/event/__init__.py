@@ -117,10 +117,12 @@ def kinds_of(name: str) -> list[str]:
 class EventFilter:
     """A filter of events; an empty filter matches all events.
 
-    The kind `tool_*` matches every kind that begins with `tool_`.
+    The kind `tool_*` matches every kind that begins with `tool_`. `tree` is the id of a task or goal: its events match,
+    and the events of all work that grew out of it.
     """
 
     kinds: tuple[str, ...] = ()
+    tree: str | None = None
     task_id: str | None = None
     turn_id: str | None = None
     session_key: str | None = None
@@ -139,12 +141,18 @@ class EventFilter:
         """Return whether the event matches the filter."""
         return (
             (not self.kinds or parse_kinds(self.kinds).has(event.kind))
+            and (self.tree is None or self.tree == event.task_id or _has(event.trace_path, self.tree))
             and self.task_id in (None, event.task_id)
             and self.turn_id in (None, event.turn_id)
             and self.session_key in (None, event.session_key)
             and self.agent_id in (None, event.agent_id)
             and self.actor in (None, event.actor)
         )
+
+
+def _has(path: str | None, name: str) -> bool:
+    """Return whether a trace path contains an id."""
+    return path is not None and f"/{name}/" in f"/{path}/"
 
 
 EVERYTHING = EventFilter()

@@ -175,6 +175,19 @@ class SteeringInjected(Payload):
     steer_ids: tuple[str, ...] = ()
 
 
+@kind("context_injected")
+class ContextInjected(Payload):
+    """The agent received results of background work that it had started.
+
+    `task_ids` are the tasks that gave these results, and `outcomes` are their outcomes, in the same order.
+    """
+
+    count: int
+    total_content_len: int
+    task_ids: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+
+
 @kind("interrupt_received")
 class InterruptReceived(Payload):
     """The `actor` of the event interrupted the running turn, or sent a message to it.

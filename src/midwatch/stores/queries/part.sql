@@ -13,6 +13,8 @@ NOT EXISTS (
 (CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS (
     SELECT 1 FROM {list:beginnings} AS wanted WHERE substr(kind, 1, length(wanted.value)) = wanted.value
   ))
+  AND (CAST(:tree AS TEXT) IS NULL OR task_id = :tree
+    OR replace('/' || trace_path || '/', '/' || :tree || '/', '') <> '/' || trace_path || '/')
   AND (CAST(:turn_id AS TEXT) IS NULL OR turn_id = :turn_id)
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)

@@ -95,6 +95,9 @@ DELETE FROM steps WHERE task_id = :id AND EXISTS (
 -- prune_steers: the messages to turns of an ended task
 DELETE FROM steers WHERE task_id = :id
 
+-- prune_results: what agents got of an ended task
+DELETE FROM context_items WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3)
+
 -- prune_deliveries: the deliveries of an ended task
 DELETE FROM deliveries WHERE task_id = :id
 
@@ -127,3 +130,6 @@ SELECT {task} FROM (
 ) AS newest
 WHERE NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || newest.id)
 ORDER BY completed_at DESC LIMIT :limit
+
+-- lineages: what some tasks grew out of, if they grew out of other work
+SELECT id, parent_turn_id, trace_path, source FROM tasks WHERE id IN {list:ids} AND source IS NOT NULL

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
-from midwatch.domain import approval, automation, channel, goal, handoff, steering, task, worktree
+from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
 from midwatch.domain.account import open_account
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
+from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message
 from midwatch.domain.task import Task
-from midwatch.stores.rows import encode, encode_task, get_values
+from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
+from midwatch.stores.verbs import context_item as items
 from midwatch.stores.verbs.tx import Move, Tx
 
 
@@ -30,6 +32,9 @@ def apply(tx: Tx, changes: Changes) -> None:
             fence = None  # checked; a later conflict comes from another guard, because this update may end the task
     for record in changes.records:
         insert(tx, record)
+    for update in changes.updates:
+        if update.noun == "task" and update.fields.get("completed_at"):
+            _settle_items(tx, update)
     for session in changes.sessions:
         tx.run("session.touch", get_values(session))
         if session.thread_id is not None:
@@ -40,7 +45,30 @@ def apply(tx: Tx, changes: Changes) -> None:
     add_deliveries(tx, changes.deliveries)
     for charge in sorted(changes.charges):  # always in this order, so that two transactions never wait for each other
         tx.run("account.charge", charge._asdict())
-    tx.events += [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
+    events = [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
+    tx.events += _add_lineage(tx, events) if any(map(_lacks_lineage, events)) else events
+
+
+WITHOUT_TASK = frozenset({"approval_resolved", "rule_added"})
+"""Events that name an attempt, but are built without the record of its task."""
+
+
+def _lacks_lineage(event: Event) -> bool:
+    """Return whether an event names a task, but was built without the record of this task."""
+    bare = event.attempt is None or event.kind in WITHOUT_TASK
+    return bare and event.source is None and event.task_id is not None
+
+
+def _add_lineage(tx: Tx, events: Iterable[Event]) -> list[Event]:
+    """Return the events; those that were built without the record of their task get the lineage of this task."""
+    ids = sorted({event.task_id for event in events if event.task_id is not None and _lacks_lineage(event)})
+    lineages = {row[0]: row[1:] for row in tx.rows("task.lineages", {"ids": dumps(ids)})}
+    return [
+        event._replace(parent_turn_id=found[0], trace_path=found[1], source=found[2])
+        if _lacks_lineage(event) and (found := lineages.get(event.task_id or ""))
+        else event
+        for event in events
+    ]
 
 
 def insert(tx: Tx, record: Record) -> None:
@@ -53,8 +81,27 @@ def insert(tx: Tx, record: Record) -> None:
         if record.budget is not None:
             for account in open_account(record):
                 insert(tx, account)
+    elif isinstance(record, ContextItem):
+        _insert_item(tx, record)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
+
+
+def _insert_item(tx: Tx, wanted: ContextItem) -> None:
+    """Store the result of background work. Begin a turn for it, if its starter wants this and no turn can take it."""
+    if (item := items.place(tx, wanted)) is None:
+        return
+    tx.statement(build_insert(item.noun), encode(item.noun, get_values(item)))
+    if item.wake:
+        apply(tx, items.wake_for_arrival(tx, item))
+
+
+def _settle_items(tx: Tx, ends: Update) -> None:
+    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait."""
+    if ends.fields["status"] == "cancelled":
+        tx.run("context_item.put_back", {"id": ends.id})
+    if ends.guard.get("steers"):
+        apply(tx, items.wake_after(tx, ends.id, ends.fields["completed_at"]))
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
@@ -85,6 +132,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "worktree": worktree.TRANSITIONS,
     "steer": steering.TRANSITIONS,
     "handoff": handoff.TRANSITIONS,
+    "context_item": context_item.TRANSITIONS,
 }
 
 

@@ -67,7 +67,8 @@ def _params(which: EventFilter) -> dict[str, Any]:
     kinds = parse_kinds(which.kinds)
     return {
         "any_kind": not which.kinds, "kinds": dumps(sorted(kinds.names)), "beginnings": dumps(kinds.beginnings),
-        "turn_id": which.turn_id, "session_key": which.session_key, "agent_id": which.agent_id, "actor": which.actor,
+        "tree": which.tree, "turn_id": which.turn_id, "session_key": which.session_key, "agent_id": which.agent_id,
+        "actor": which.actor,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import {
   setAttribute, showToast, updateElapsed, updateStatus,
 } from "../parts.js";
 import { grow, Partial } from "../partial.js";
+import { isBelow } from "../spans.js";
 import { drawSteps } from "../steps.js";
 import { loadSnapshot, stream } from "../stream.js";
 import { formatDateTime, formatPeriod, formatTime, now } from "../time.js";
@@ -25,6 +26,7 @@ import { Work } from "../work.js";
 import { createWorktreePanel } from "../worktree.js";
 
 const EVENTS_READ = 5000;
+const CHILDREN_READ = 30;
 
 export default async function renderTask(main, page) {
   const id = page.params.id;
@@ -33,8 +35,8 @@ export default async function renderTask(main, page) {
   const stop = new AbortController();
   page.onLeave(() => stop.abort());
   const data = {
-    task: null, events: new Map(), deliveries: new Map(), lineage: [], handoffs: [], early: [], last: null,
-    work: new Work(),
+    id, task: null, events: new Map(), children: new Map(), deliveries: new Map(), lineage: [], handoffs: [],
+    early: [], last: null, work: new Work(),
   };
   const view = buildPage(main, data, page);
   const draw = limitToFrame(() => page.isCurrent() && data.read && drawAll(view, data, page));
@@ -54,7 +56,7 @@ export default async function renderTask(main, page) {
   });
   const showPartial = limitToFrame(() => { data.partial = partial.text; drawOutput(view, data); });
   const handleEvent = (event) => {
-    if (event.task_id !== id) return;
+    if (event.task_id !== id && !isBelow(event, id)) return;
     if (!data.read) return void data.early.push(event);
     recordEvent(data, event);
     if (affectsPage(event)) readPage().catch(() => {});
@@ -75,7 +77,7 @@ export default async function renderTask(main, page) {
     draw();
   };
   const readAll = async () => {
-    await Promise.all([readPage(), readEvents(id, data, stop.signal)]);
+    await Promise.all([readPage().then(() => readChildren(data, stop.signal)), readEvents(id, data, stop.signal)]);
     data.work.reset(sortEvents(data));
     const early = data.early.splice(0);
     for (const event of early) recordEvent(data, event);
@@ -118,10 +120,25 @@ async function readEvents(id, data, signal) {
   data.last = [...data.events.values()].at(-1)?.time ?? data.last;
 }
 
-const sortEvents = (data) => [...data.events.values()].sort((a, b) => a.seq - b.seq);
+/** Read the events of the work that grew out of the task. */
+async function readChildren(data, signal) {
+  const below = data.lineage.filter((relative) => isBelow({ ...relative, task_id: relative.id }, data.id));
+  await Promise.all(below.slice(0, CHILDREN_READ).map(async ({ id }) => {
+    const { events } = await get(`/events?task_id=${id}&limit=1000`, { signal });
+    for (const event of events) recordChild(data, event);
+  }));
+}
+
+function recordChild(data, event) {
+  if (!data.children.has(event.task_id)) data.children.set(event.task_id, new Map());
+  data.children.get(event.task_id).set(event.seq, event);
+}
+
+const sort = (events) => [...events.values()].sort((a, b) => a.seq - b.seq);
+const sortEvents = (data) => sort(data.events);
 
 /** Return whether an event changes data that it does not contain itself. */
-const affectsPage = ({ kind }) => kind === "task_finished" || kind.startsWith("handoff_");
+const affectsPage = ({ kind }) => kind === "task_finished" || kind === "task_submitted" || kind.startsWith("handoff_");
 
 /** Apply known events to the task, because a reply may be older than they are. */
 function catchUp(data) {
@@ -129,6 +146,7 @@ function catchUp(data) {
 }
 
 function recordEvent(data, event) {
+  if (event.task_id !== data.id) return recordChild(data, event);
   if (!data.events.has(event.seq)) data.events.set(event.seq, event);
   data.work.handle(event);
   data.last = event.time;
@@ -269,7 +287,10 @@ function drawWork(view, data) {
 function drawEvents(view, data) {
   const events = sortEvents(data);
   if (view.waterfall.hidden) renderKeyed(view.events, events, (event) => event.seq, createEventRow);
-  else view.waterfall.show(events);
+  else {
+    const children = [...data.children].map(([id, found]) => [id, sort(found)]);
+    view.waterfall.show(data.id, new Map([[data.id, events], ...children]));
+  }
 }
 
 function drawButtons(view, data) {

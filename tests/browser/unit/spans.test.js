@@ -1,4 +1,4 @@
-import { collectSpans } from "/web/waterfall.js";
+import { collectSpans, collectTree } from "/web/spans.js";
 import { equal } from "./check.js";
 
 /** Return events with one second between them. */
@@ -51,6 +51,34 @@ export default {
     equal(spans(["task_started"], ["task_interrupted", { reason: "shutdown" }], ["task_started"],
       ["task_rescued", { action: "rerun" }], ["task_started"], ["task_rescued", { action: "fail" }]),
     ["attempt 1 0-1", "interrupted: shutdown 1-2", "attempt 1 2-3 bad", "rescued 3-4", "attempt 1 4-5 bad"]);
+  },
+
+  "work that grew out of a task is nested under the step that started it": () => {
+    const child = { task_id: "c", agent_id: "helper", source: "delegate", parent_turn_id: "r.1", trace_path: "r/c" };
+    const last = { task_id: "l", agent_id: "late", source: "background", parent_turn_id: "c.1", trace_path: "r/c/l" };
+    const all = makeEvents(["task_started", {}, { task_id: "r" }], ["turn_start", {}, { task_id: "r", turn_id: "r.1" }],
+      ["tool_exec_start", { tool: "ask" }, { task_id: "r", turn_id: "r.1" }], ["task_submitted", {}, child],
+      ["tool_exec_start", { tool: "other" }, { task_id: "r", turn_id: "r.1" }], ["task_started", {}, child],
+      ["turn_start", {}, { ...child, turn_id: "c.1" }], ["task_submitted", {}, last], ["turn_end", {}, child],
+      ["task_finished", { status: "failed" }, child], ["tool_exec_end", { tool: "ask" }, { task_id: "r" }],
+      ["task_submitted", {}, { task_id: "x", source: "retry", parent_turn_id: "y.1", trace_path: "y/x" }]);
+    const works = new Map(["l", "r", "x", "c"].map((id) => [id, all.filter((event) => event.task_id === id)]));
+    const show = (folded) => collectTree("r", works, folded).map(({ label, depth, to, bad }) =>
+      `${depth} ${label}${to === null ? " open" : ""}${bad ? " bad" : ""}`);
+    equal(show(), ["0 attempt 1 open", "1 turn open", "2 ask", "3 helper, delegate bad", "4 turn",
+      "5 late, background open", "2 other open"]);
+    equal(show(new Set(["c"])), ["0 attempt 1 open", "1 turn open", "2 ask", "3 helper, delegate bad", "2 other open"]);
+    equal(collectTree("l", works).map((span) => span.label), ["queued"]);
+    equal(collectTree("none", works), []);
+  },
+
+  "work of a long path, or of a step that is not known, is nested under the task": () => {
+    const far = { task_id: "f", agent_id: "a", source: "retry", parent_turn_id: "z.1", trace_path: "r/.../f" };
+    const all = makeEvents(["task_submitted", {}, { task_id: "r" }], ["task_started", {}, { task_id: "r" }],
+      ["task_submitted", {}, far]);
+    const works = new Map(["r", "f"].map((id) => [id, all.filter((event) => event.task_id === id)]));
+    equal(collectTree("r", works).map(({ label, depth }) => `${depth} ${label}`),
+      ["0 queued", "0 attempt 1", "1 a, retry"]);
   },
 
   "each span has a unique key": () => {

@@ -1,0 +1,214 @@
+"""Test the contract of stores for results of background work: they return once, and wake their starter once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from midwatch.base.errors import Conflict
+from midwatch.domain.changes import Changes
+from midwatch.domain.context_item import MOST_TAKEN, ContextItem, take_items
+from midwatch.domain.event import EventFilter, SessionClosed, event
+from midwatch.domain.handoff import take_over
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES, Outcome, Task, TaskFilter, end, submit_task
+from midwatch.domain.waking import MOST_WAKES
+from records import CLOCK, a_task, claim_tasks, fence, put, submit_and_claim
+
+KEY = "chat:1"
+
+
+async def read_task(store: Store, task_id: str) -> Task:
+    task = await store.get_task(task_id)
+    assert task is not None
+    return task
+
+
+async def finish(store: Store, task: Task, outcome: Outcome = "ok", **fields: Any) -> Task:
+    """End a task as its worker or a service does: read it again if another task changed it meanwhile."""
+    for _ in range(TRIES):
+        stored = await read_task(store, task.id)
+        after, changes = end(stored, CLOCK.now(), outcome=outcome, **({"result": "seven"} if outcome == "ok" else {}))
+        try:
+            await store.apply(changes.plus(Changes(**fields)))
+        except Conflict:
+            continue
+        return after
+    raise AssertionError(f"{task.id} cannot end")
+
+
+async def start_child(store: Store, starter: Task, *, wake: bool = False, **fields: Any) -> Task:
+    returns = {"returns_to": starter.id, "returns": "wake" if wake else "context", "parent_id": starter.id}
+    child = await put(store, root_id=starter.root_id, agent="helper", **returns, **fields)
+    return next(task for task in await claim_tasks(store, agents={"helper": 100}) if task.id == child.id)
+
+
+async def take(store: Store, task: Task, items: list[ContextItem]) -> None:
+    updates = take_items(items, task.retry_of or task.id, task.attempt)
+    await store.apply(Changes(fence=fence(task), updates=updates))
+
+
+async def list_wakes(store: Store) -> list[Task]:
+    return [task for task in await store.list_tasks(TaskFilter(limit=500)) if task.cause == "result"]
+
+
+async def test_a_result_waits_for_the_session_of_its_starter_and_is_taken_once(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    child = await start_child(store, starter)
+    await finish(store, child, "error")
+    (item,) = await store.list_context_items(KEY)
+    assert (item.session_key, item.for_task, item.from_task) == (KEY, starter.id, child.id)
+    assert (item.agent, item.outcome, item.text, item.wake) == ("helper", "error", "[failed: error]", False)
+    await finish(store, starter)
+    following = await submit_and_claim(store, session_key=KEY)
+    await take(store, following, [item])
+    with pytest.raises(Conflict):
+        await take(store, following, [item])
+    assert await store.list_context_items(KEY) == []
+    (own,) = await store.list_context_items(KEY, following.id)
+    assert (own.status, own.taken_by, own.attempt) == ("taken", following.id, 1)
+    assert await list_wakes(store) == []
+
+
+async def test_without_a_starter_or_a_text_nothing_returns(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    for child in (await submit_and_claim(store), await start_child(store, starter)):
+        await finish(store, child, "silent" if child.returns_to else "ok")
+    gone = await start_child(store, starter._replace(id="t_pruned"), wake=True)
+    await finish(store, gone)
+    assert await store.list_context_items(KEY) == []
+    assert await list_wakes(store) == []
+
+
+async def test_what_a_cancelled_task_took_returns_and_belongs_to_its_retry(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    await finish(store, await start_child(store, starter))
+    (item,) = await store.list_context_items(KEY)
+    await take(store, starter, [item])
+    await finish(store, starter, "cancelled")
+    (again,) = await store.list_context_items(KEY)
+    assert (again.id, again.status, again.wake) == (item.id, "queued", False)
+    retry = await submit_and_claim(store, session_key=KEY, retry_of=starter.id)
+    await take(store, retry, [again])
+    await finish(store, retry, "error")
+    assert [own.id for own in await store.list_context_items(KEY, starter.id)] == [item.id], "a failed task keeps it"
+
+
+async def test_a_result_wakes_its_starter_once_if_no_turn_runs(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY, creator="ann", route="console", root_id="t_root")
+    first, second = [await start_child(store, starter, wake=True) for _ in range(2)]
+    await finish(store, starter)
+    assert await list_wakes(store) == []
+    await finish(store, first)
+    await finish(store, second)
+    (wake,) = await list_wakes(store)
+    assert (wake.session_key, wake.parent_id, wake.root_id, wake.cause_id) == (KEY, starter.id, "t_root", first.id)
+    assert (wake.agent, wake.creator, wake.route) == ("demo", "ann", "console")
+    assert len(await store.list_context_items(KEY)) == 2, "the waiting turn takes both"
+    (running,) = await claim_tasks(store)
+    assert running.id == wake.id
+    await finish(store, running)
+    assert len(await list_wakes(store)) == 2, "it ended without taking them, so another turn begins"
+
+
+async def test_a_running_turn_takes_a_result_or_its_end_begins_a_turn(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    taken, left = [await start_child(store, starter, wake=True) for _ in range(2)]
+    await finish(store, taken)
+    await take(store, starter, await store.list_context_items(KEY))
+    await finish(store, left)
+    assert await list_wakes(store) == []
+    with pytest.raises(Conflict):  # an end that was computed before the result arrived
+        await store.apply(end(starter, CLOCK.now(), outcome="ok", result="done")[1])
+    await finish(store, starter)
+    (wake,) = await list_wakes(store)
+    assert wake.cause_id == left.id
+    (running,) = await claim_tasks(store)
+    await take(store, running, await store.list_context_items(KEY))
+    await finish(store, running)
+    assert len(await list_wakes(store)) == 1, "nothing is left"
+
+
+async def test_a_turn_of_many_results_is_followed_by_another(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    children = [await start_child(store, starter, wake=True) for _ in range(MOST_TAKEN + 1)]
+    for child in children:
+        await finish(store, child)
+    await finish(store, starter)
+    seen: list[str] = []
+    for _ in range(2):
+        (running,) = await claim_tasks(store)
+        items = await store.list_context_items(KEY)
+        seen += [item.from_task for item in items]
+        await take(store, running, items)
+        await finish(store, running)
+    assert seen == [child.id for child in children]
+    assert len(await list_wakes(store)) == 2
+
+
+async def test_a_private_session_wakes_and_a_closed_one_does_not(store: Store) -> None:
+    alone = await submit_and_claim(store)
+    child = await start_child(store, alone, wake=True)
+    await finish(store, alone)
+    await finish(store, child)
+    (wake,) = await list_wakes(store)
+    assert (wake.session_key, wake.gate_key) == (alone.session_key, alone.gate_key)
+    starter = await submit_and_claim(store, session_key=KEY)
+    late = await start_child(store, starter, wake=True)
+    await finish(store, starter)
+    await store.close_session(KEY, CLOCK.now(), (event(SessionClosed(reason="x"), CLOCK.now(), session_key=KEY),))
+    await finish(store, late)
+    assert [task.id for task in await list_wakes(store)] == [wake.id]
+
+
+async def test_the_result_follows_a_transfer(store: Store) -> None:
+    starter = await submit_and_claim(store)
+    child = await start_child(store, starter)
+    successor = take_over(a_task(agent="other"), starter)
+    over = end(starter, CLOCK.now(), outcome="transferred", transferred_to=successor.id)[1]
+    await store.apply(over.plus(submit_task(successor, CLOCK.now())))
+    await finish(store, child)
+    assert [item.from_task for item in await store.list_context_items(successor.session_key)] == [child.id]
+
+
+async def test_results_do_not_wake_for_ever(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    root = starter.id
+    for _ in range(MOST_WAKES):
+        child = await start_child(store, starter._replace(root_id=root), wake=True)
+        await finish(store, starter)
+        await finish(store, child)
+        (starter,) = await claim_tasks(store)
+        await take(store, starter, await store.list_context_items(KEY))
+    last = await start_child(store, starter._replace(root_id=root), wake=True)
+    await finish(store, starter)
+    await finish(store, last)
+    assert len(await list_wakes(store)) == MOST_WAKES
+    notices = [message.text for message in await store.read_messages(KEY) if message.role == "notice"]
+    assert [last.id in text for text in notices] == [True]
+    errors = await store.read_events(0, EventFilter(kinds=frozenset({"error"})))
+    assert [problem.payload["stage"] for problem in errors] == ["wake"]
+    assert [item.from_task for item in await store.list_context_items(KEY)] == [last.id], "the next message brings it"
+
+
+async def test_an_end_and_an_arrival_at_the_same_time_begin_one_turn(store: Store) -> None:
+    for _ in range(10):
+        starter = await submit_and_claim(store, session_key=KEY)
+        children = [await start_child(store, starter, wake=True) for _ in range(4)]
+        before = len(await list_wakes(store))
+        await asyncio.gather(*(finish(store, task) for task in (*children[:2], starter, *children[2:])))
+        assert len(await list_wakes(store)) == before + 1
+        (running,) = await claim_tasks(store)
+        await take(store, running, await store.list_context_items(KEY))
+        await finish(store, running)
+        assert await store.list_context_items(KEY) == []
+
+
+async def test_results_are_pruned_with_their_tasks(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    await finish(store, await start_child(store, starter))
+    while await store.prune_tasks(CLOCK.now() + 1, 0):
+        pass
+    assert await store.list_context_items(KEY) == []
