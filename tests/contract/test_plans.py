@@ -21,13 +21,13 @@ from midwatch.stores.sql import INSERT_TASK, PATHS, SQLITE, load
 from midwatch.stores.sqlite import MEMORY, open_database
 
 GROWING = frozenset({
-    "alerts", "approvals", "automations", "context_items", "deliveries", "events", "goals", "handoffs", "messages",
-    "rules", "sessions", "steers", "steps", "tasks", "tokens", "usage_sums", "worktrees",
+    "accounts", "alerts", "approvals", "automations", "context_items", "deliveries", "events", "goals", "handoffs",
+    "messages", "rules", "sessions", "steers", "steps", "tasks", "tokens", "usage_sums", "worktrees",
 })  # fmt: skip
 SMALL = frozenset({
     "tasks_claim", "tasks_actor", "tasks_later", "tasks_gate", "tasks_directory", "tasks_queue", "tasks_waiting",
     "tasks_waiting_directory", "tasks_cause_open", "goals_open", "goals_deadline", "goals_session", "handoffs_open",
-    "approvals_open", "deliveries_due", "sessions_live", "tasks_taking",
+    "approvals_open", "deliveries_due", "sessions_live", "tasks_taking", "accounts_asking",
 })  # fmt: skip
 """Indexes of open records only. Reading a whole one is as much work as there is open work."""
 
@@ -35,6 +35,8 @@ IN_ORDER = "reads an index in the order of the list, and stops at its limit"
 FEW_OF_A_TASK = "sorts the few records of one task"
 OPEN_ONLY = "reads or sorts only open records"
 ALLOWED: Mapping[str, str] = {
+    "account.recent": IN_ORDER,
+    "account.prune_days": "days are few; reads the accounts before a time",
     "approval.list": IN_ORDER,
     "approval.list_task": FEW_OF_A_TASK,
     "approval.overdue": OPEN_ONLY,

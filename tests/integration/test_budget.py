@@ -16,7 +16,7 @@ from midwatch import Runtime, Settings, Task, Turn, TurnResult, Usage
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import Conflict, InvalidInput, TransientError
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.changes import Changes
+from midwatch.domain.changes import Changes, Charge
 from midwatch.domain.event import (
     Event,
     EventFilter,
@@ -29,7 +29,6 @@ from midwatch.domain.event import (
     event,
 )
 from midwatch.domain.task import meta
-from midwatch.services.day_budget import FRESH_SECONDS
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, wait_for
 from records import submit_and_claim
@@ -58,7 +57,7 @@ async def open_desk(
     home: Path, toml: str = "", db: str | None = None, clock: FakeClock | None = None, **agents: Any
 ) -> AsyncIterator[Runtime]:
     home.mkdir(exist_ok=True)
-    (home / "midwatch.toml").write_text(f"detect_agents = false\nshutdown_grace = 0\n{toml}")
+    (home / "midwatch.toml").write_text(f'detect_agents = false\nshutdown_grace = 0\non_budget = "stop"\n{toml}')
     settings, there = Settings.load(home, db=db), RecordingChannel("there")
     async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as runtime:
         yield runtime
@@ -124,6 +123,7 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
             "scope": "task",
             "limit": budget[which],
             "spent": pytest.approx(spent),
+            "account_id": task.id,
         }
         assert (
             task.error
@@ -151,8 +151,8 @@ def _format_amount(which: str, amount: float) -> str:
 async def test_an_agent_that_checks_its_budget_ends_by_itself(desk: Desk) -> None:
     async def careful(turn: Turn) -> TurnResult:
         for number in range(MANY):
-            if reason := turn.over_budget():
-                return TurnResult(text="so far", outcome="budget", error=reason, thread_id="th_1")
+            if (permit := await turn.reserve()).action != "go_on":
+                return TurnResult(text="so far", outcome="budget", error=permit.reason, thread_id="th_1")
             await turn.emit(REQUEST)
             await turn.emit(answer(input_tokens=10))
             await turn.save_step(number)
@@ -271,12 +271,12 @@ async def test_usage_of_a_killed_attempt_counts_for_the_next(home: Path) -> None
     task = await submit_and_claim(store, on_crash="resume", budget={"tokens": 50, "steps": 99})
     payloads = (TurnStart(user_message="x"), REQUEST, answer(input_tokens=30), REQUEST)
     events = tuple(event(payload, task.created_at + n * SECOND, **meta(task)) for n, payload in enumerate(payloads))
-    await store.apply(Changes(events=events))
+    await store.apply(Changes(events=events, charges=(Charge(task.id, tokens=30, steps=2, seconds=3.0),)))
     await store.close()
     async with open_desk(home, demo=ScriptedAgent(make_worker(answer(input_tokens=10)))) as desk:
         over = await run_task(desk, task)
         assert (over.outcome, over.rescues, over.tokens_used) == ("budget", 1, 60)
-        assert over.usage is not None and over.usage["steps"] == 4
+        assert over.usage is not None and over.usage["steps"] == 5
         assert over.error == "its budget of 50 tokens is spent: 50 tokens"
 
 
@@ -298,8 +298,8 @@ async def test_a_retry_with_a_larger_budget_continues(desk: Desk) -> None:
         steps = await turn.load_steps()
         loaded.append(list(steps))
         for number in range(len(steps), 9):
-            if reason := turn.over_budget():
-                return TurnResult(outcome="budget", error=reason)
+            if (permit := await turn.reserve()).action != "go_on":
+                return TurnResult(outcome="budget", error=permit.reason)
             await turn.emit(REQUEST)
             await turn.emit(answer(input_tokens=10))
             await turn.save_step(number)
@@ -315,17 +315,12 @@ async def test_a_retry_with_a_larger_budget_continues(desk: Desk) -> None:
             await runtime.tasks.retry(first.id, budget={"tokens": 0})
         second = await run_task(runtime, await runtime.tasks.retry(first.id, budget={"tokens": 50}))
         assert (second.outcome, second.tokens_used) == ("budget", 20)
-        assert second.budget == {"tokens": 50, "usd": 5.0, "before": {"tokens": 30, "steps": 3, **_seconds(first)}}
+        assert (second.budget, second.account) == ({"tokens": 50, "usd": 5.0}, first.id)
         third = await run_task(runtime, await runtime.tasks.retry(second.id, budget={"tokens": 60}))
         last = await run_task(runtime, await runtime.tasks.retry(third.id, budget={"tokens": 1000}))
         assert (third.outcome, last.status, last.result) == ("budget", "done", "all nine")
         assert loaded == [[], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
         assert sum(task.tokens_used or 0 for task in (first, second, third, last)) == 90
-
-
-def _seconds(task: Task) -> dict[str, float]:
-    assert task.usage is not None
-    return {"seconds": task.usage["seconds"]} if task.usage["seconds"] else {}
 
 
 async def test_a_retry_after_another_failure_has_the_remaining_budget(desk: Desk) -> None:
@@ -382,7 +377,7 @@ async def test_parallel_tasks_share_the_daily_budget_and_later_ones_wait(home: P
             assert task.interruptions == 0 and not await read_events(desk, task, "turn_start")
         retried = await desk.tasks.retry(over[0].id)
         assert not (await desk.tasks.get(retried.id)).budget, "the day's budget is no limit of the task"
-        await clock.advance((waiting[0].due_at - clock.now()) / SECOND + FRESH_SECONDS)
+        await clock.advance((waiting[0].due_at - clock.now()) / SECOND)
 
         async def another_day() -> bool:
             await clock.advance(LONGEST_NAP)  # loops that computed their sleep before the clock was set wake too
@@ -423,7 +418,7 @@ async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> No
         assert (stored_goal.tokens, stored_goal.usd) == (70, pytest.approx(0.7))
         assert stored_goal.paused_why == "its budget of 70 tokens is spent"
         first, second = sorted(await runtime.goals.steps(goal.id), key=lambda step: step.created_at)
-        assert first.budget == {"tokens": 70, "usd": 10.0} and second.budget == {"tokens": 30, "usd": 9.6}
+        assert (first.budget, second.budget, first.account, second.account) == (None, None, goal.id, goal.id)
         (reached,) = await read_events(runtime, second, "budget_reached")
         assert (second.outcome, reached.payload["scope"]) == ("budget", "goal")
         edited = await runtime.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})

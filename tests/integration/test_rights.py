@@ -258,8 +258,8 @@ async def make_objects(
     if not is_open:
         await desk.sessions.close(key)
     ids = {
-        "task_id": task.id, "automation_id": automation.id, "goal_id": goal.id, "handoff_id": handoff.id,
-        "approval_id": approval.id, "worktree_id": tree.id, "key": key,
+        "task_id": task.id, "automation_id": automation.id, "goal_id": goal.id, "account_id": task.id,
+        "handoff_id": handoff.id, "approval_id": approval.id, "worktree_id": tree.id, "key": key,
     }  # fmt: skip
     return ids, claim.token
 
@@ -348,7 +348,8 @@ async def test_an_agent_reaches_no_other_session(home: Path) -> None:
             "sessions/{key}/messages", "sessions/{key}/live", "sessions/{key}/screen", "events?task_id={task_id}",
             "events?session_key={key}", "events", "events?state=true", "approvals/{approval_id}",
             "handoffs/{handoff_id}", "worktrees/{worktree_id}", "goals/{goal_id}", "automations/{automation_id}",
-            "tokens", "settings", "now", "sessions", "goals", "automations", "worktrees", "deliveries",
+            "tokens", "settings", "now", "budgets", "budgets/{account_id}", "sessions", "goals", "automations",
+            "worktrees", "deliveries",
         ):  # fmt: skip
             for relation in ("other", "automation"):
                 target = f"/api/v1/{path}".format(**team.objects[relation])

@@ -28,6 +28,7 @@ from midwatch.base.home import Home
 from midwatch.cli import backup as backup_commands
 from midwatch.cli.doctor import check_database
 from midwatch.desk.config import Settings
+from midwatch.domain.account import Account
 from midwatch.domain.agent import Choice
 from midwatch.domain.alert import SentAlert
 from midwatch.domain.approval import Approval
@@ -106,8 +107,10 @@ async def fill(store: Store) -> None:
     )  # fmt: skip
     step = Step(task_id=running_task.id, number=1, thread_id="th_1", created_at=now, data={"said": "é"})
     handoff = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
+    account = Account(id=running_task.id, limits={"tokens": 5}, created_at=now)
     item = make_item(running_task.id, "t_child", "demo", "ok", "seven", now, wake=False)
-    records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(running_task, "later"), handoff, item)
+    steer = a_steer(running_task, "later")
+    records = (an_automation(now), a_goal(now), account, rule, tree, step, steer, handoff, item)
     await store.apply(Changes(records=records))
     await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from midwatch.agents.prices import find_listed_cost
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import BadConfig, InvalidInput, StoreUnavailable
+from midwatch.base.errors import BadConfig, InvalidInput
 from midwatch.desk.config import Settings
+from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import (
     NAMES,
@@ -26,10 +27,9 @@ from midwatch.domain.budget import (
     format_amount,
     retry_command,
 )
+from midwatch.domain.budget_question import CHOICES, answer_question
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
-from midwatch.domain.usage import UsageQuery, UsageRow
-from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
-from midwatch.testing import FakeClock
+from midwatch.services.budgets import day_of
 
 # -- values ----------------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,8 @@ def test_budgets_are_combined_lowered_and_raised() -> None:
     ("over", "words"),
     [
         (Over("tokens", 100, 120, "task"), "its budget of 100 tokens is spent: 120 tokens"),
-        (Over("usd", 1.5, 1.6, "goal"), "the rest of its goal's budget of $1.50 is spent: $1.60"),
+        (Over("usd", 1.5, 1.6, "goal"), "its goal's budget of $1.50 is spent: $1.60"),
+        (Over("tokens", 5, 6, "tree"), "the budget of the work that it belongs to of 5 tokens is spent: 6 tokens"),
         (Over("steps", 1, 1, "automation"), "the budget of its run of 1 step is spent: 1 step"),
         (Over("seconds", 600, 601, "task"), "its budget of 10m of work is spent: 10m01s of work"),
         (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),
@@ -116,14 +117,13 @@ def test_a_spent_budget_is_described_in_words(over: Over, words: str) -> None:
     assert format_amount(over.budget, over.limit) in words
 
 
-def test_the_suggested_retry_names_a_sufficient_budget() -> None:
-    assert retry_command("t_1", None, {"input_tokens": 5}) == "midwatch retry t_1"
-    assert retry_command("t_1", {"tokens": 9}, {"input_tokens": 5}) == "midwatch retry t_1"
-    assert (
-        retry_command("t_1", {"tokens": 9, "usd": 1.0}, {"input_tokens": 19})
-        == "midwatch retry t_1 --budget tokens=36,usd=1"
-    )
-    assert retry_command("t_1", {"tokens": 9, "before": {"tokens": 5}}, {"output_tokens": 4}).endswith("tokens=18")
+def test_the_suggested_retry_asks_for_more_if_the_budget_is_spent() -> None:
+    over = Over("tokens", 9, 19, "task")
+    assert retry_command("t_1", "error", "it broke") == "midwatch retry t_1"
+    assert retry_command("t_1", "budget", over.words) == "midwatch retry t_1 --budget MORE"
+    assert retry_command("t_1", "budget", over._replace(scope="day").words) == "midwatch retry t_1", "midnight comes"
+    assert over.raised == "tokens=36"
+    assert over.nearly == "19 tokens of its budget of 9 tokens are spent"
 
 
 # -- prices ----------------------------------------------------------------------------------------------------------
@@ -217,48 +217,77 @@ def make_events(steps: list[Any]) -> list[Event]:
 def test_the_budget_is_spent_exactly_when_a_sum_reaches_its_limit(
     steps: list[Any], limits: dict[str, Any], earlier: int
 ) -> None:
-    meter = Meter(limits, {"input_tokens": earlier})
+    meter, settled = Meter(), Spending(tokens=earlier)
+    account = Account(id="t_1", limits=limits)
     answers = [step for step in steps if step != "tool"]
-    for index, step in enumerate(steps):
-        before = meter.over()
-        meter.count_tool() if step == "tool" else meter.count_answer(step)
-        assert before is None or meter.over() is not None, f"step {index} gave something back"
+    for step in steps:
+        meter.count_start()
+        if step != "tool":
+            meter.count_answer(step)
+        settled = settled.plus(meter.settle())
     sums = {
         "tokens": earlier + sum(a.get("input_tokens", 0) + a.get("output_tokens", 0) for a in answers),
         "usd": sum(a.get("cost_usd", 0.0) for a in answers),
         "steps": len(steps),
     }
-    reached = [name for name, most in limits.items() if sums[name] >= most]
-    over = meter.over()
-    assert (over is not None) == bool(reached)
-    if over is not None:
-        assert over.budget == min(reached, key=NAMES.index)
-        assert over.spent == pytest.approx(sums[over.budget])
-    dead = Spending.of(count_usage(make_events(steps), {"steps": 1}))
+    assert settled == pytest.approx((*sums.values(), 0.0)), "what is settled is what was counted"
+    reached = [name for name, most in limits.items() if getattr(settled, name) >= most]
+    over = account.budget.over(settled, "task")
+    assert (over.budget if over else None) == min(reached, key=NAMES.index, default=None)
+    dead = Spending.of(count_usage(make_events(steps), limited=True))
     assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
     assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # costs are stored in billionths
 
 
-def test_usage_of_earlier_tries_and_attempts_counts() -> None:
-    meter = Meter(
-        {"tokens": 100, "seconds": 60.0, "before": {"tokens": 40, "seconds": 20.0}},
-        {"output_tokens": 50, "seconds": 15.0},
-    )
-    assert (meter.over(), meter.remaining_seconds()) == (None, 25.0)
-    meter.count_answer({"input_tokens": 10})
-    assert meter.over() == Over("tokens", 100, 100, "task")
-    assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}
-
-
-def test_a_call_without_an_answer_is_no_step_and_the_last_reported_usage_counts() -> None:
-    meter = Meter()
-    meter.count_answer(None, "m", "error")
-    assert meter.usage() is None
-    meter.count_answer({"input_tokens": 10, "cost_usd": 0.1}, "m", "stop")
-    meter.count_answer(None)
-    assert meter.own.steps == 2
+def test_what_the_agent_reports_at_its_end_is_settled_with_what_was_counted() -> None:
+    meter = Meter(lambda: 2.5)
+    meter.count_start()
+    meter.skip_step()  # the store counted it when it was reserved
+    meter.count_answer({"input_tokens": 10, "cost_usd": 0.1}, "m")
+    assert meter.settle() == Spending(10, 0.1, 0, 2.5)
+    meter.count_start()
+    meter.give_back()  # a model call without an answer is no step
+    assert meter.settle({"input_tokens": 99, "model": "n"}) == Spending(89, -0.1, 0, 0.0)
     assert meter.usage() == {"input_tokens": 10, "cost_usd": 0.1, "model": "m"}
-    assert meter.usage({"input_tokens": 99, "model": "n"}) == {"input_tokens": 99, "cost_usd": 0.1, "model": "n"}
+    reported = meter.usage({"input_tokens": 99, "model": "n"}, limited=True)
+    assert reported == {"input_tokens": 99, "cost_usd": 0.1, "model": "n", "steps": 1, "seconds": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("limits", "spent", "answer", "raised"),
+    [
+        (Budget(tokens=1000), Spending(tokens=1020), "raise by 25 %", Budget(tokens=1250)),
+        (Budget(tokens=1000), Spending(tokens=2000), "raise by 50 %", Budget(tokens=3000)),
+        (Budget(tokens=1000, steps=5), Spending(tokens=10, steps=5), "raise by 100 %", Budget(tokens=1000, steps=10)),
+        (Budget(steps=3), Spending(steps=3), "raise by 25 %", Budget(steps=4)),
+        (Budget(usd=2.0), Spending(usd=2.0), "wind up", Budget(usd=2.0)),
+        (Budget(usd=2.0), Spending(usd=2.0), "stop", Budget(usd=2.0)),
+    ],
+)
+def test_an_answer_raises_only_the_limits_that_are_reached(
+    limits: Budget, spent: Spending, answer: str, raised: Budget
+) -> None:
+    figures = {**spent._asdict(), "tokens": int(spent.tokens), "steps": int(spent.steps)}
+    account = Account(id="t_1", limits=limits.data() or {}, on_budget="ask", approval_id="a_1", **figures)
+    after, update = answer_question(account, answer)
+    assert after == raised and update.guard == {"approval_id": "a_1"}, "only the first answer counts"
+    assert update.fields["on_budget"] == {"stop": "stop", "wind up": "wind_up"}.get(answer, "ask")
+    assert answer in [choice.name for choice in CHOICES]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "agents", "askable", "mode"),
+    [
+        ("stop", "ask", True, "stop"),
+        (None, "stop", True, "stop"),
+        (None, None, True, "ask"),
+        (None, None, False, "stop"),
+    ],
+)
+def test_people_are_asked_by_default_if_somebody_can_be_asked(
+    wanted: Any, agents: Any, askable: bool, mode: str
+) -> None:
+    assert AgentTerms(on_budget=agents).mode_of(wanted, askable=askable) == mode
 
 
 def test_a_dead_attempt_worked_until_its_last_event_except_while_asking() -> None:
@@ -272,9 +301,9 @@ def test_a_dead_attempt_worked_until_its_last_event_except_while_asking() -> Non
         at(4, question),
         at(504, ToolExecEnd(tool="t")),
     ]
-    assert count_usage(events, {"seconds": 60.0}) == {"steps": 2, "seconds": 4.0}
-    assert count_usage(events, None) is None
-    assert count_usage([], None) is None
+    assert count_usage(events, limited=True) == {"steps": 2, "seconds": 4.0}
+    assert count_usage(events, limited=False) is None
+    assert count_usage([], limited=False) is None
 
 
 # -- the day ---------------------------------------------------------------------------------------------------------
@@ -293,72 +322,3 @@ def test_a_day_has_23_24_or_25_hours(zone: str, now: int, hours: int) -> None:
     begins, ends = day_of(now * SECOND, ZoneInfo(zone))
     assert begins <= now * SECOND < ends
     assert (ends - begins) / SECOND / 3600 == hours
-
-
-class UsageStore:
-    """A store that knows the cost of ended tasks."""
-
-    def __init__(self, **spent: int) -> None:
-        self.rows = spent
-        self.asked: list[UsageQuery] = []
-        self.away = False
-
-    async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
-        self.asked.append(query)
-        if self.away:
-            raise StoreUnavailable("away")
-        return [UsageRow(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]
-
-
-async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
-    clock, books = FakeClock(), UsageStore(a=40, b=30)
-    day = DayBudget(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
-    budgets = Budgets(day=day)
-    meter = Meter(usage={"input_tokens": 5})
-    assert await budgets.open("a", meter) is None
-    meter.count_answer({"input_tokens": 14})
-    assert (day.sum_spending("a").tokens, day.sum_spending(None).tokens, budgets.find_over("a", meter)) == (
-        59,
-        89,
-        None,
-    )
-    meter.count_answer({"output_tokens": 1})
-    assert budgets.find_over("a", meter) == Over("tokens", 60, 60, "day")
-    assert (await budgets.open("b", Meter()), len(books.asked)) == (None, 1), "the store is not asked at every step"
-    budgets.close(meter, {"input_tokens": 33})
-    assert day.sum_spending("a").tokens == 73, "what ended a moment ago is not forgotten"
-    resting = await budgets.open("b", Meter())
-    assert resting and (resting.over.spent, resting.until) == (103, day.find_end())
-    books.rows["a"] = 73
-    await clock.advance(FRESH_SECONDS)
-    await budgets.refresh()
-    assert (day.sum_spending("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
-    books.away = True
-    await clock.advance(FRESH_SECONDS)
-    assert await budgets.open("b", Meter())
-    books.away, books.rows = False, {}
-    await clock.advance((day.find_end() - clock.now()) / SECOND)
-    assert await budgets.open("b", Meter()) is None
-
-
-async def test_what_a_task_spent_on_an_earlier_day_does_not_postpone_it() -> None:
-    day = DayBudget(UsageStore(), FakeClock(), "UTC", Budget(tokens=100), {})
-    budgets, meter = Budgets(day=day), Meter(usage={"input_tokens": 150})
-    assert await budgets.open("a", meter) is None
-    assert budgets.find_over("a", meter) == Over("tokens", 100, 150, "day"), "it stops at its next step"
-    postponed = Meter(usage={"input_tokens": 7})
-    assert await budgets.open("a", postponed)
-    budgets.close(postponed, {"input_tokens": 7})
-    assert day.sum_spending("a").tokens == 150, "the attempt of a postponed task counts nothing"
-
-
-async def test_a_desk_without_budgets_does_not_query_the_store() -> None:
-    budgets = Budgets()
-    meter = Meter()
-    await budgets.refresh()
-    assert (await budgets.open("a", meter), budgets.find_over("a", meter), budgets.counts_money("a", meter)) == (
-        None,
-        None,
-        False,
-    )
-    budgets.close(meter, None)

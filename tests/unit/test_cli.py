@@ -37,9 +37,9 @@ from midwatch.domain.task import STATUSES
 
 COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
-    "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
-    "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version", "agents",
-    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "hooks", "rules",
+    "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "budgets",
+    "budget", "usage", "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version",
+    "agents", "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "hooks", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")
@@ -417,7 +417,7 @@ def test_only_the_result_is_written_to_a_pipe(capsys) -> None:
 def test_a_failure_prints_the_retry_command() -> None:
     assert describe_end(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
     spent = task(status="failed", outcome="budget", budget={"steps": 3}, usage={"steps": 3})
-    assert describe_end(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
+    assert describe_end(spent).endswith("try again with `midwatch retry t_1 --budget MORE`")
 
 
 def test_a_task_shows_its_cost_if_known() -> None:

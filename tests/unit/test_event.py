@@ -54,7 +54,7 @@ OWN_KINDS = {
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
     "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert", "agent_exited",
     "thought_update", "thought_delta", "plan_update", "worktree_changed", "llm_delta", "llm_retry",
-    "tool_exec_skipped", "context_trimmed", "steering_injected", "context_injected", "budget_reached",
+    "tool_exec_skipped", "context_trimmed", "steering_injected", "context_injected", "budget_reached", "budget_warned",
     "handoff_requested",
     "handoff_accepted", "handoff_rejected", "handoff_started", "handoff_retried", "handoff_completed",
     "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided",

@@ -11,6 +11,7 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
 from midwatch.domain.goal import (
@@ -37,7 +38,8 @@ from midwatch.domain.goal import (
     wake,
 )
 from midwatch.domain.session import gate_key
-from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, EndedAttempt, Task
+from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, Task
+from midwatch.domain.task_step import EndedAttempt
 from records import a_goal, a_task
 
 NOW = 1_700_000_000 * SECOND
@@ -58,7 +60,8 @@ def end_task(
     status = STATUS_OF[outcome]
     outcome_fields = {"result": text} if status == "done" else {"error": "it broke"}
     base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **outcome_fields}
-    return EndedAttempt(a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields}), tools, "th_2")
+    ended = a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields})
+    return EndedAttempt(ended, tools, "th_2", spent=Spending.of(ended.usage)._replace(seconds=10.0))
 
 
 def after(goal: Goal, changes: Changes) -> Goal:
@@ -210,14 +213,13 @@ def test_a_verification_does_not_hold_the_gate_of_its_session() -> None:
     assert task is not None and task.gate_key != gate_key(goal.session_key)
 
 
-def test_a_step_is_limited_by_the_deadline_and_the_time_budget() -> None:
+def test_a_step_is_limited_by_the_deadline() -> None:
     def limit(**fields: Any) -> float | None:
         task = task_of(begin(at_step(**fields), "step", NOW, MEANS))
         assert task is not None
         return task.timeout_seconds
 
     assert limit(deadline_at=NOW + 90 * SECOND) == 90.0
-    assert limit(max_seconds=100.0, seconds=70.0) == 30.0
     endless = Means({"demo": AgentTerms(timeout_seconds=None)})
     task = task_of(begin(at_step(deadline_at=NOW + HOUR), "step", NOW, endless))
     assert task is not None and task.timeout_seconds == 3600.0

@@ -19,6 +19,7 @@ from midwatch.domain.goal import DEADLINE_SECONDS, TRANSITIONS, Goal, Means, Sta
 from midwatch.domain.identity import Actor
 from midwatch.domain.session import Session
 from midwatch.domain.task import Task, guard_ownership
+from midwatch.domain.task_step import EndedAttempt
 from midwatch.services.goals import Goals
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
@@ -297,7 +298,7 @@ async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> N
         status="cancelled", outcome="cancelled", completed_at=desk.clock.now()
     )
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
-    await desk.store.apply(rules.advance(resumed, rules.EndedAttempt(ended_task), desk.clock.now(), means))
+    await desk.store.apply(rules.advance(resumed, EndedAttempt(ended_task), desk.clock.now(), means))
     assert (await desk.goals.get(goal.id)).status == "active"
 
 

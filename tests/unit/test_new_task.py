@@ -97,7 +97,7 @@ CASES: dict[str, Case] = {
     "goal": (
         lambda: goal.begin(GOAL, "step", NOW, MEANS),
         {"cause": "goal", "cause_id": "g_1", "creator": "ada", "session_key": "goal:1", "max_attempts": 1,
-         "timeout_seconds": 60.0, "on_crash": "rerun", "budget": {"tokens": 5}},
+         "timeout_seconds": 60.0, "on_crash": "rerun", "budget": {"tokens": 10}, "account_id": "g_1"},
     ),
     "goal, verify": (
         lambda: goal.begin(GOAL, "verify", NOW, MEANS),
@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
     "handoff, transfer": (
         lambda: hand_over("transfer"),
         {"cause": "handoff", "priority": 7, "creator": "ada", "session_key": "chat:1", "parent_id": "t_source",
-         "budget": {"tokens": 3}, "created_at": NOW - 5},
+         "budget": None, "created_at": NOW - 5},
     ),
     "message": (
         leave_message,
@@ -120,7 +120,7 @@ CASES: dict[str, Case] = {
     "result": (
         wake,
         {"cause": "result", "cause_id": "t_child", "session_key": "chat:1", "parent_id": "t_source", "creator": "ada",
-         "root_id": "t_source", "priority": 7, "budget": {"tokens": 3}, "internal_key": "wake:t_child"},
+         "root_id": "t_source", "priority": 7, "budget": None, "internal_key": "wake:t_child"},
     ),
 }  # fmt: skip
 

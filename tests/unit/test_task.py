@@ -250,7 +250,7 @@ NOTICES = [
     ("error", None, "boom", "failed", "Failed: do it\nboom\nTry again: midwatch retry {id}"),
     ("timeout", None, "too long", "timed_out", "Timed out: do it\ntoo long\nTry again: midwatch retry {id}"),
     ("lost", None, "crash", "failed", "Failed: do it\ncrash\nTry again: midwatch retry {id}"),
-    ("budget", None, "spent", "failed", "Failed: do it\nspent\nTry again: midwatch retry {id}"),
+    ("budget", None, "spent", "failed", "Failed: do it\nspent\nTry again: midwatch retry {id} --budget MORE"),
     ("cancelled", None, None, "cancelled", "Cancelled: do it\nTry again: midwatch retry {id}"),
 ]
 

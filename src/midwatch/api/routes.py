@@ -8,6 +8,7 @@ from midwatch.api import (
     agents,
     approvals,
     automations,
+    budgets,
     cluster,
     deliveries,
     events,
@@ -26,8 +27,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, hooks,
-    tool_calls, agents, deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, budgets, handoffs, events, approvals, rules,
+    hooks, tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

@@ -71,6 +71,7 @@ async def page(desk: DeskDep, actor: Caller, task_id: str) -> Json:
             "handoffs": [handoff.brief() for handoff in handoffs],
             "deliveries": [delivery.snapshot() for delivery in deliveries],
             "approvals": [approval.snapshot() for approval in approvals],
+            "account": await desk.accounts.get(task.account, actor=actor),
             "last_event_at": iso(last.time) if last else None,
         }
     )

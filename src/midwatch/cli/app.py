@@ -35,6 +35,8 @@ COMMANDS = {
     "deny": ("approvals.deny", "Answer a question with no."),
     "deliveries": ("deliveries.deliveries", "List notices and their status, newest first."),
     "redeliver": ("deliveries.redeliver", "Send a failed notice again."),
+    "budgets": ("budgets.budgets", "List the budgets of work and of days: those with a question first."),
+    "budget": ("budgets.budget", "Show what work may spend together, what it has spent, and its tasks."),
     "usage": ("usage.usage", "Show the cost of tasks that have ended."),
     "open": ("open.open", "Open the web console in a browser and sign in."),
     "cluster": ("cluster.cluster", "List the processes that run tasks: host, agents, load and leader."),

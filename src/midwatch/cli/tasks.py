@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
+from midwatch.cli.budgets import describe_budget
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import absolute_path, parse_budget
@@ -15,6 +16,7 @@ from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.domain.requests import Submission
+    from midwatch.wire.budgets import BudgetInfo
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.worktrees import WorktreeNote
 
@@ -95,12 +97,13 @@ async def tasks(
 async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
     """Show all details of a task."""
     task = await desk.client.get(task_id)
+    account = await desk.client.budget(task["account_id"])
     hints = await suggest_next(desk, task)
-    return Reply(task, lambda: out.join(out.fields(describe_task(task)), *hints))
+    return Reply({**task, "account": account}, lambda: out.join(out.fields(describe_task(task, account)), *hints))
 
 
-def describe_task(task: TaskInfo) -> list[out.Field]:
-    """Return the details of a task as names and values, for people."""
+def describe_task(task: TaskInfo, account: BudgetInfo | None = None) -> list[out.Field]:
+    """Return the details of a task as names and values, for people; `account` is the account of its tree."""
     tokens = task["tokens_used"]
     cost = (task["usage"] or {}).get("cost_usd")
     return [
@@ -119,21 +122,19 @@ def describe_task(task: TaskInfo) -> list[out.Field]:
         ("completed", out.format_time(task["completed_at"])),
         ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
         ("cost", None if cost is None else out.format_money(cost)),
-        ("budget", describe_budget(task)),
+        ("budget", describe_budget(account) if account else None),
+        ("tree", describe_tree(account) if account else None),
     ]
 
 
-def describe_budget(task: TaskInfo) -> str | None:
-    """Return the budget of a task, and how much of it is used, as text. Return None without a budget."""
-    from midwatch.domain.budget import NAMES, Budget, format_amount, spending_of
+def describe_tree(account: BudgetInfo) -> str | None:
+    """Return what a task and all work of its account have used, as text; None for a task that works alone."""
+    from midwatch.domain.budget import format_amount
 
-    spent, most = spending_of(task["budget"], task["usage"]), Budget.from_record(task["budget"])._asdict()
-    parts = [
-        f"{format_amount(name, getattr(spent, name))} of {format_amount(name, most[name])}"
-        for name in NAMES
-        if most[name]
-    ]
-    return ", ".join(parts) or None
+    if len(account["tasks"]) < 2:
+        return None
+    used = f"{format_amount('tokens', account['tokens'])}, {format_amount('usd', account['usd'])}"
+    return f"{len(account['tasks'])} tasks, {used}; see `midwatch budget {account['id']}`"
 
 
 def describe_worktree(worktree: WorktreeNote | None) -> str | None:
@@ -154,7 +155,7 @@ async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
     if task["status"] in ("failed", "cancelled"):
         from midwatch.domain.budget import retry_command
 
-        return [f"Try again: {retry_command(task['id'], task['budget'], task['usage'])}"]
+        return [f"Try again: {retry_command(task['id'], task['outcome'], task['error'])}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":

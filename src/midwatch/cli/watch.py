@@ -168,7 +168,7 @@ def describe_end(task: TaskInfo) -> str:
         return end
     from midwatch.domain.budget import retry_command  # only after a failure, because the import is slow
 
-    return f"{end}; try again with `{retry_command(task['id'], task.get('budget'), task.get('usage'))}`"
+    return f"{end}; try again with `{retry_command(task['id'], task.get('outcome'), task.get('error'))}`"
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:

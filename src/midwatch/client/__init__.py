@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from midwatch.client.approvals import ApprovalCalls
 from midwatch.client.automations import AutomationCalls
+from midwatch.client.budgets import BudgetCalls
 from midwatch.client.goals import GoalCalls
 from midwatch.client.handoffs import HandoffCalls
 from midwatch.client.hooks import HookCalls
@@ -31,6 +32,7 @@ class Client(
     ApprovalCalls,
     AutomationCalls,
     GoalCalls,
+    BudgetCalls,
     HandoffCalls,
     HookCalls,
     DeskCalls,

@@ -22,10 +22,10 @@ from midwatch.domain.store import Store
 from midwatch.programs.cgroup import Limits
 from midwatch.programs.sandbox import build_sandbox
 from midwatch.services.agent_registry import check_targets
-from midwatch.services.day_budget import Budgets, DayBudget
+from midwatch.services.budgets import Budgets, Days
 from midwatch.stores.sqlite import SqliteStore
 
-SHARED_OPTIONS = ("on_crash", "max_attempts", "slots", "share_workdir", "budget", "submits", "description")
+SHARED_OPTIONS = ("on_crash", "max_attempts", "slots", "share_workdir", "budget", "on_budget", "submits", "description")
 Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of a Python function."""
 
@@ -102,12 +102,12 @@ def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mappin
     by_agent = {name: agent.day_budget.budget() for name, agent in settings.agents.items() if agent.day_budget}
     desk = settings.day_budget.budget()
     limited = any(budget.data() for budget in (desk, *by_agent.values()))
-    day = DayBudget(store, clock, host_zone(), desk, by_agent) if limited else None
+    days = Days(store, clock, host_zone(), desk, by_agent) if limited else None
 
     def find_cost(agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
         return find_listed_cost(model, usage) if agents[agent].kind == "llm" else None
 
-    return Budgets(prices, day, find_cost)
+    return Budgets(prices, days, find_cost)
 
 
 def choose_agents(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:

@@ -36,6 +36,7 @@ from midwatch.domain.event.severity import Severity
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
+from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy, Verdict
 from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
@@ -212,6 +213,9 @@ class AgentSettings(BaseModel):
     approvals: ApprovalSettings | None = Field(None, description="Rules on its use of tools.")
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_check_budget)] = Field(
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
+    )
+    on_budget: OnBudget | None = Field(
+        None, description="When a budget is spent: stop, or ask. Default: the setting of the desk."
     )
     day_budget: DayBudgetSettings | None = Field(None, description="Limits of all its tasks together in one day.")
     capabilities: list[CapabilitySettings] = Field(
@@ -419,6 +423,9 @@ class Settings(BaseModel):
     goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
         default_factory=DayBudgetSettings, description="Budget of all tasks together for a day."
+    )
+    on_budget: OnBudget | None = Field(
+        None, description="When a budget is spent: stop, or ask. Default: ask if somebody can be asked."
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
     approvals: ApprovalSettings = Field(

@@ -12,6 +12,7 @@ from midwatch.live.subscriptions import Subscriptions
 from midwatch.live.task_ends import TaskEnds
 from midwatch.loops.routines import Routines
 from midwatch.programs.git import GitProgram
+from midwatch.services.accounts import Accounts
 from midwatch.services.alerts import Alerts
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
@@ -48,6 +49,7 @@ class Desk(Foundation):
             endings=self.endings,
             authorization=self.authorization,
         )
+        self.accounts = Accounts(store, self.authorization)
         self.events = Events(store, self.authorization)
         self.system = System(store, clock, self.tasks, self.approvals, home.path)
         self.worktrees = Worktrees(

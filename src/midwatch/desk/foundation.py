@@ -67,8 +67,9 @@ class Foundation:
         )  # fmt: skip
         self.living = build_living(self.settings, self.home, self.store)
         self.registry = AgentRegistry(
-            self.store, self.id, self.agents, self.settings.default_agent, self.living, advise
-        )
+            self.store, self.id, self.agents, self.settings.default_agent, self.living, advise,
+            self.settings.on_budget,
+        )  # fmt: skip
         self.authorization = Authorization(self.store, self.registry.terms_of, self.settings.manage_tasks)
         self.notifications = Notifications(self.store, self.clock, self.channels)
         policies = Policies(self.store, self.settings.approvals.policy(), self.settings.policies())

@@ -20,7 +20,7 @@ from midwatch.domain.fields import Example
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.handoff_history import HandoffContext, InputFilter, Message
 from midwatch.domain.hook import HookOutcome
-from midwatch.domain.requests import OnCrash
+from midwatch.domain.requests import OnBudget, OnCrash
 from midwatch.domain.session import Message as SessionMessage
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode, Steer
@@ -155,6 +155,20 @@ class Answer(NamedTuple):
     def granted(self) -> bool:
         """Return whether a person or a rule said yes."""
         return self.status == "granted"
+
+
+class Permit(NamedTuple):
+    """Whether the next step of a turn may start; `reason` describes the spent budget if not.
+
+    With the action `wind_up`, save the progress and end the turn with one last answer of the model, without tools. With
+    the action `stop`, save the progress and end the turn with the outcome `budget`. An agent that cannot wind up stops.
+    """
+
+    action: Literal["go_on", "wind_up", "stop"] = "go_on"
+    reason: str | None = None
+
+
+MAY_START = Permit()
 
 
 class Delegation(TypedDict, total=False):
@@ -302,11 +316,11 @@ class Turn(ProgramOwner, Protocol):
     async def receive(self) -> str:
         """Wait for the next message of a person to this turn, mark the message as taken, and return its text."""
 
-    def over_budget(self) -> str | None:
-        """Return a text that describes the spent budget of the task, or None if no budget is spent.
+    async def reserve(self) -> Permit:
+        """Reserve the next step in the budgets of the task, before a model is called or a tool is used.
 
-        Call this method before each step. If it returns a text, save the progress and end the turn with the outcome
-        `budget`.
+        If a budget is spent, people may be asked first; meanwhile the turn has no slot. The step begins with its event.
+        Until then, another call of this method reserves nothing more.
         """
 
     async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
@@ -505,6 +519,7 @@ class AgentTerms(NamedTuple):
     steerable: bool = False
     budget: Mapping[str, Any] | None = None
     submits: bool = False
+    on_budget: OnBudget | None = None
 
     def dir_key(self, workdir: str | None) -> str | None:
         """Return the directory that only this task may use, or None if the task may share its directory."""
@@ -514,6 +529,13 @@ class AgentTerms(NamedTuple):
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
         """Return the budget of a task: the limits of the task, and the agent's limits for amounts without a limit."""
         return Budget.from_record(self.budget).override_with(limits).data()
+
+    def mode_of(self, wanted: OnBudget | None, *, askable: bool) -> OnBudget:
+        """Return what happens when a budget is spent: as wanted, as the agent's setting says, or by default.
+
+        By default people are asked if somebody can be asked.
+        """
+        return wanted or self.on_budget or ("ask" if askable else "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

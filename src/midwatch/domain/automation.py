@@ -25,7 +25,7 @@ from midwatch.domain.changes import Changes, change_record, event_about, update_
 from midwatch.domain.channel import Delivery, hide_target, notify
 from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
 from midwatch.domain.fields import AT, Example, Input, Show, to_json
-from midwatch.domain.requests import OnCrash, refuse_first
+from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, new_task, submit_task
 
@@ -119,6 +119,9 @@ class Automation:
     )
     quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
+    on_budget: Annotated[
+        OnBudget | None, Input("When the budget is spent: stop, or ask. Default: ask if it has a route.")
+    ] = None
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
@@ -376,6 +379,7 @@ def build_run(
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
+        on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
         approvals=automation.approvals,
     )  # fmt: skip
 

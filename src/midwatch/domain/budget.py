@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from midwatch.domain.event import Event
 
 Name = Literal["tokens", "usd", "steps", "seconds"]
-Scope = Literal["task", "goal", "automation", "day"]
+Scope = Literal["task", "goal", "automation", "day", "tree"]
 
 NAMES: tuple[Name, ...] = ("tokens", "usd", "steps", "seconds")
 WHOLE = frozenset({"tokens", "steps"})
 MOST = 1e15
-BEFORE = "before"
-"""In the budget of a retry, the key for the amounts that the retried tasks have spent."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
 """The finish reasons of calls of a model that returned no answer."""
 CACHED = ("cache_read_tokens", "cached_tokens", "cached_input_tokens")
@@ -56,8 +54,16 @@ class Spending(NamedTuple):
         """Return the sum of this spending and `other`."""
         return Spending(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
+    def minus(self, other: Spending) -> Spending:
+        """Return this spending without `other`."""
+        return Spending(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
 
 NOTHING = Spending()
+WHOSE: Mapping[Scope, str] = {
+    "task": "its budget", "goal": "its goal's budget", "automation": "the budget of its run", "day": "the day's budget",
+    "tree": "the budget of the work that it belongs to",
+}  # fmt: skip
 
 
 class Over(NamedTuple):
@@ -71,11 +77,22 @@ class Over(NamedTuple):
     @property
     def words(self) -> str:
         """Return the spent budget in words."""
-        whose = {"task": "its budget", "goal": "the rest of its goal's budget", "day": "the day's budget"}
-        return (
-            f"{whose.get(self.scope, 'the budget of its run')} of {format_amount(self.budget, self.limit)} is spent: "
-            f"{format_amount(self.budget, self.spent)}"
-        )
+        return f"{self._whose} is spent: {format_amount(self.budget, self.spent)}"
+
+    @property
+    def nearly(self) -> str:
+        """Return in words how much of the budget is spent, before or after its limit is reached."""
+        return f"{format_amount(self.budget, self.spent)} of {self._whose} are spent"
+
+    @property
+    def raised(self) -> str:
+        """Return a limit that is above what is spent, as text for the option --budget."""
+        spent = Spending(**{self.budget: self.spent})
+        return Budget(**{self.budget: self.limit}).grow_beyond(spent).text()
+
+    @property
+    def _whose(self) -> str:
+        return f"{WHOSE[self.scope]} of {format_amount(self.budget, self.limit)}"
 
 
 class Budget(NamedTuple):
@@ -148,6 +165,11 @@ class Budget(NamedTuple):
         pairs = zip(self, other, strict=True)
         return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
 
+    def keep_only(self, other: Budget) -> Budget:
+        """Return the limits of this budget for the amounts that `other` limits, too."""
+        pairs = zip(self, other, strict=True)
+        return Budget(*(mine if theirs is not None else None for mine, theirs in pairs))
+
     def grow_beyond(self, spent: Spending) -> Budget:
         """Return the budget with each reached limit doubled until it is above `spent`."""
         raised: dict[str, float] = {name: 2 * most for name, most in self._limits() if getattr(spent, name) >= most}
@@ -182,16 +204,10 @@ def _figure(value: Any) -> float:
     return value
 
 
-def spending_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
-    """Return the spending of a task together with the tasks that it retries, from the task's record."""
-    return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
-
-
-def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
+def retry_command(task_id: str, outcome: str | None, error: str | None) -> str:
     """Return the command that retries a task, with a larger budget if its budget is spent."""
-    spent, limits = spending_of(budget, usage), Budget.from_record(budget)
-    more = f" --budget {limits.grow_beyond(spent).text()}" if limits.over(spent, "task") else ""
-    return f"midwatch retry {task_id}{more}"
+    raises = outcome == "budget" and not (error or "").startswith(WHOSE["day"])
+    return f"midwatch retry {task_id}{' --budget MORE' if raises else ''}"
 
 
 def format_amount(name: Name, amount: float) -> str:
@@ -246,100 +262,97 @@ class Prices:
 
 
 class Meter:
-    """Adds up the spending of a turn and of the attempts before it."""
+    """Adds up the spending of one attempt."""
 
-    def __init__(
-        self,
-        budget: Mapping[str, Any] | None = None,
-        usage: Mapping[str, Any] | None = None,
-        scope: Scope = "task",
-        worked: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        """Begin to count.
-
-        `usage` is the usage of earlier attempts. `worked` returns for how many seconds this attempt has worked.
-        """
-        self.budget = Budget.from_record(budget)
-        self.scope = scope
-        self.earlier = Spending.of(usage)
-        self.before = Spending.of((budget or {}).get(BEFORE))
-        self._limited = self.budget != NO_LIMITS
+    def __init__(self, worked: Callable[[], float] = lambda: 0.0) -> None:
+        """Begin to count. `worked` returns for how many seconds this attempt has worked."""
         self._worked = worked
         self._reported: dict[str, Any] = {}
         self._steps = 0
+        self._settled = NOTHING
 
-    def count_answer(
-        self, usage: Mapping[str, Any] | None, model: str | None = None, finish: str | None = None
-    ) -> None:
-        """Count the answer of a model, with its usage if it is known."""
+    def count_start(self) -> None:
+        """Count a step that starts: a call of a model, or the use of a tool."""
+        self._steps += 1
+
+    def give_back(self) -> None:
+        """Give a step back that was reserved but did not start, or a call of a model that returned nothing."""
+        self._steps -= 1
+
+    def skip_step(self) -> None:
+        """Note that the last step is settled already, because the store counted it when it was reserved."""
+        self._settled = self._settled._replace(steps=self._settled.steps + 1)
+
+    def count_answer(self, usage: Mapping[str, Any] | None, model: str | None = None) -> None:
+        """Count the usage of an answer of a model, if it is known."""
         figures = usage or {}
-        self._steps += not (finish in UNANSWERED and not figures)
         for name in ("input_tokens", "output_tokens", "cost_usd"):
             if isinstance(figures.get(name), int | float) and math.isfinite(figures[name]):
                 self._reported[name] = self._reported.get(name, 0) + _figure(figures[name])
         if model is not None and figures:
             self._reported["model"] = model
 
-    def count_tool(self) -> None:
-        """Count the use of a tool."""
-        self._steps += 1
-
     @property
     def own(self) -> Spending:
         """Return the spending of this attempt."""
         return Spending.of(self._reported)._replace(steps=self._steps, seconds=self._worked())
 
-    @property
-    def task(self) -> Spending:
-        """Return the spending of the task: of this attempt and of earlier attempts."""
-        return self.earlier.plus(self.own)
+    def settle(self, usage: Mapping[str, Any] | None = None) -> Spending:
+        """Return what was spent since the last call of this method.
 
-    def over(self) -> Over | None:
-        """Return the first limit that is reached, or None.
-
-        The spending of the tasks that this task retries counts, too.
+        `usage` is the final usage of the attempt, if the agent reported more than was counted.
         """
-        return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
+        spent = self.own if usage is None else Spending.of(usage)._replace(steps=self._steps, seconds=self._worked())
+        news, self._settled = spent.minus(self._settled), spent
+        return news
 
-    def remaining_seconds(self) -> float | None:
-        """Return the seconds that the task may still work, or None if there is no limit."""
-        if self.budget.seconds is None:
-            return None
-        return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
-
-    def usage(self, reported: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    def usage(self, reported: Mapping[str, Any] | None = None, *, limited: bool = False) -> dict[str, Any] | None:
         """Return the usage of this attempt.
 
-        A figure that the agent reported replaces the counted figure. Steps and time are included only if the task has a
-        budget.
+        A figure that the agent reported replaces the counted figure. Steps and time are included only if they are
+        `limited` by a budget.
         """
         figures: dict[str, Any] = {**self._reported, **(reported or {})}
         if "cost_usd" in self._reported and "cost_usd" not in (reported or {}):
             figures["cost_usd"] = round(self._reported["cost_usd"], 9)
-        if self._limited:
+        if limited:
             figures |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
         return figures or None
+
+
+def is_unanswered(usage: Mapping[str, Any] | None, finish: str | None) -> bool:
+    """Return whether a call of a model returned nothing, so that it does not count as a step."""
+    return finish in UNANSWERED and not usage
 
 
 COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
            "approval_resolved", "turn_end")  # fmt: skip
 
 
-def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def count_usage(events: Iterable[Event], *, limited: bool) -> dict[str, Any] | None:
     """Return the usage of an attempt whose process died, computed from the events of the attempt.
 
-    Steps that have ended are counted. The time is that until the last event, without the time of waiting for answers.
+    Steps count when they start. The time is that until the last event, without the time of waiting for answers. If the
+    attempt is not `limited` by a budget, steps and time are left out.
     """
     worked = 0.0
     last: Event | None = None
-    meter = Meter(budget, worked=lambda: worked)
+    started: set[str] = set()
+    meter = Meter(worked=lambda: worked)
     for event in events:
         if last is not None and last.kind != "approval_requested":
             worked += (event.time - last.time) / SECOND
-        last = event
+        last, payload = event, event.payload
+        call = event.kind[:4] + str(payload.get("request_id") or payload.get("tool_call_id") or payload.get("tool"))
+        if event.kind in ("llm_request", "tool_exec_start"):
+            meter.count_start()
+            started.add(call)
+        elif event.kind in ("llm_response", "tool_exec_end"):
+            if call not in started:
+                meter.count_start()
+            started.discard(call)
         if event.kind == "llm_response":
-            payload = event.payload
-            meter.count_answer(payload.get("usage"), payload.get("model"), payload.get("finish_reason"))
-        elif event.kind == "tool_exec_end":
-            meter.count_tool()
-    return meter.usage()
+            meter.count_answer(payload.get("usage"), payload.get("model"))
+            if is_unanswered(payload.get("usage"), payload.get("finish_reason")):
+                meter.give_back()
+    return meter.usage(limited=limited)

@@ -41,6 +41,16 @@ class Update(NamedTuple):
     guard: Mapping[str, Any] = MappingProxyType({})
 
 
+class Charge(NamedTuple):
+    """An amount that is added to the spending of an account. It may be negative, if a step is given back."""
+
+    account_id: str
+    tokens: float = 0
+    usd: float = 0.0
+    steps: float = 0
+    seconds: float = 0.0
+
+
 class Changes(NamedTuple):
     """One step: it is written in one transaction, completely or not at all.
 
@@ -56,12 +66,15 @@ class Changes(NamedTuple):
     messages: tuple[Message, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
     events: tuple[Event, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    """What is added to the spending of accounts. An account that does not exist is left out."""
 
     def plus(self, more: Changes) -> Changes:
         """Return this step and `more` as one step, with the fence of this step."""
         return Changes(
             self.fence, self.updates + more.updates, self.records + more.records, self.sessions + more.sessions,
             self.messages + more.messages, self.deliveries + more.deliveries, self.events + more.events,
+            self.charges + more.charges,
         )  # fmt: skip
 
 

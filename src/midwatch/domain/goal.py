@@ -17,16 +17,18 @@ from midwatch.base.durations import duration
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
+from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, check_scope
-from midwatch.domain.budget import MOST, Budget, Spending, format_amount
-from midwatch.domain.changes import Changes, change_record, event_about, update_record
+from midwatch.domain.budget import MOST, Budget, format_amount
+from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
 from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.lineage import extend_path, latest_turn
-from midwatch.domain.requests import refuse_first
-from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, correlate, new_task, submit_task
+from midwatch.domain.requests import OnBudget, refuse_first
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
+from midwatch.domain.task_step import EndedAttempt
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
 Work = Literal["step", "verify", "wrap_up"]
@@ -146,6 +148,9 @@ class Goal(JsonRecord):
     max_tokens: Annotated[int, Input("Pause after this many tokens; 0 for no limit.", least=0, most=2**53)] = 0
     max_seconds: Annotated[float, Input("Pause after this much work: 90m, 24h.", seconds=True)] = 0.0
     max_usd: Annotated[float, Input("Pause after this many dollars; 0 for no limit.", least=0, most=1e9)] = 0.0
+    on_budget: Annotated[
+        OnBudget | None, Input("When a budget is spent: stop, or ask. Default: ask if somebody can be asked.")
+    ] = None
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0
@@ -282,7 +287,8 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         now, prompt_of(after, work, now, means.templates), agent, session, cause="goal", cause_id=goal.id,
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
-        budget=_remaining_budget(after, terms),
+        budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
+        on_budget=choose_mode(goal, terms),
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))
@@ -299,24 +305,36 @@ BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reas
 def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
     """Return for how many seconds the task may work.
 
-    A step may work only until the deadline, and only within the goal's budget of time.
+    A step may work only until the deadline.
     """
     limits = [] if limit is None else [limit]
     if work == "step":
         limits.append((goal.deadline_at - now) / SECOND)
-        limits += [goal.max_seconds - goal.seconds] if goal.max_seconds else []
     return min(limits, default=None)
 
 
-def _remaining_budget(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
-    """Return the budget of the next task: what remains of the goal's tokens and money.
+def limits_of(goal: Goal) -> Budget:
+    """Return the limits of the goal's account. They apply to its steps and to all work that grows out of them."""
+    return Budget(tokens=goal.max_tokens or None, usd=goal.max_usd or None, seconds=goal.max_seconds or None)
 
-    If nothing remains, the task has no such limit: in this case only a verification or a wrap-up can begin, and only
-    once.
-    """
-    remaining = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
-    own = Budget(*(amount if amount > 0 else None for amount in remaining))
-    return Budget.from_record(terms.budget).within(own).data()
+
+def raise_goal(goal: Goal, limits: Budget, now: int) -> Update:
+    """Return the update that gives a goal the limits of its account, after these were raised."""
+    fields = {f"max_{name}": most for name, most in (limits.data() or {}).items() if name != "steps"}
+    return update_record(goal, now, **fields)
+
+
+def choose_mode(goal: Goal, terms: AgentTerms) -> OnBudget:
+    """Return what happens when the budget of a goal is spent."""
+    return terms.mode_of(goal.on_budget, askable=bool(goal.route or goal.creator))
+
+
+def open_goal_account(goal: Goal, terms: AgentTerms) -> Account:
+    """Return the account of a new goal."""
+    limits = limits_of(goal).data() or {}
+    return Account(
+        id=goal.id, scope="goal", limits=limits, on_budget=choose_mode(goal, terms), created_at=goal.created_at
+    )
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
@@ -330,15 +348,16 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
     return _go_on(goal, now, means)
 
 
-def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
+def _go_on(goal: Goal, now: int, means: Means, *, asks: bool = False, **fields: Any) -> Changes:
     """Return the step with which a goal goes on.
 
     It begins the next task, now or, if the goal was delayed, later. If the deadline has passed or the budget is spent,
-    it ends or pauses the goal.
+    it ends or pauses the goal. With `asks`, the next task begins although the budget is spent, and asks people first.
     """
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
-    if over := over_budget(replace(goal, **fields)):
+    over = over_budget(replace(goal, **fields))
+    if over is not None and not (asks and over.askable):
         return pause_goal(goal, now, over.why, remedy=over.remedy, **fields)
     if goal.next_run_at is not None and goal.next_run_at > now:
         return Changes(updates=(update_record(goal, now, **{"proposal": None, **fields}),))
@@ -367,7 +386,7 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
             return begin(goal, "verify", now, means, errors=0, **_count_alike(goal, ended), **spent)
         return complete_goal(goal, now, **spent)
     if late or over_budget(replace(goal, **spent)):
-        return _go_on(goal, now, means, **spent)
+        return _go_on(goal, now, means, asks=ended.asks and task.outcome != "budget", **spent)
     if task.status == "failed":
         return _retry_later(goal, task, now, spent)
     if goal.proposal == "delay":  # the agent waits for something, so equal texts are no loop
@@ -387,24 +406,22 @@ def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
 
 
 def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
-    task = ended.task
-    worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
-    fields: dict[str, Any] = {
-        "tokens": goal.tokens + (task.tokens_used or 0),
-        "usd": round(goal.usd + Spending.of(task.usage).usd, 9),
-        "seconds": goal.seconds + max(0.0, worked),
-        "last_turn": latest_turn(task) or goal.last_turn,
-    }
+    """Return the fields of a goal that tell what its account has spent: its steps, and all work that they handed on."""
+    task, spent = ended.task, ended.spent
+    fields: dict[str, Any] = {"last_turn": latest_turn(task) or goal.last_turn}
+    if spent is not None:
+        fields |= {"tokens": int(spent.tokens), "usd": round(spent.usd, 9), "seconds": round(spent.seconds, 3)}
     if ended.thread_id and task.session_key == goal.session_key:
         fields["thread_id"] = ended.thread_id
     return fields
 
 
 class Over(NamedTuple):
-    """A budget that is spent, and the command that raises it."""
+    """A budget that is spent, and the command that raises it. `askable` is whether a task asks people for more."""
 
     why: str
     remedy: str
+    askable: bool = True
 
 
 def over_budget(goal: Goal) -> Over | None:
@@ -416,7 +433,8 @@ def over_budget(goal: Goal) -> Over | None:
         ("max-time", goal.max_seconds, goal.seconds, f"{duration(goal.max_seconds)} of work"),
     ):
         if 0 < most <= used:
-            return Over(f"its budget of {words} is spent", f"midwatch goal edit {goal.id} --{name} MORE")
+            remedy = f"midwatch goal edit {goal.id} --{name} MORE"
+            return Over(f"its budget of {words} is spent", remedy, name != "max-steps")
     return None
 
 

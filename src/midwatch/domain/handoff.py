@@ -336,7 +336,7 @@ def take_over(task: Task, source: Task) -> Task:
 
 
 TAKEN_OVER = (
-    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "pin", "worktree", "budget",
+    "origin_channel", "origin_session", "route", "creator", "priority", "quiet", "workdir", "pin", "worktree",
     "timeout_seconds", "returns_to", "returns",
 )  # fmt: skip
 

@@ -20,9 +20,11 @@ LEFT_OUT = "..."
 
 
 def derive(task: Task, parent: Task, source: Source) -> Task:
-    """Return the new task `task` as work that grew out of the latest turn of `parent`."""
+    """Return the new task `task` as work that grew out of the latest turn of `parent`, with the same account."""
     path = extend_path(parent.trace_path or parent.id, task.id)
-    return task._replace(parent_turn_id=latest_turn(parent), trace_path=path, source=source)
+    return task._replace(
+        parent_turn_id=latest_turn(parent), trace_path=path, source=source, account_id=parent.account
+    )  # fmt: skip
 
 
 def latest_turn(task: Task) -> str | None:

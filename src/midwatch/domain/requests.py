@@ -13,6 +13,11 @@ from midwatch.domain.fields import Input
 OnCrash = Literal["resume", "rerun", "fail"]
 Cause = Literal["submit", "message", "automation", "goal", "handoff", "result"]
 
+OnBudget = Literal["stop", "ask"]
+"""What happens when a budget is spent: the work stops, or people are asked for more."""
+AccountMode = Literal["stop", "ask", "wind_up"]
+"""The same for an account. After the answer "wind up", each task of the account ends with one last answer."""
+
 CAUSES = get_args(Cause)
 PRIORITY = 100
 MAX_PROMPT = 1_000_000
@@ -57,6 +62,9 @@ class Submission(TypedDict, total=False):
     ]
     cause: Cause
     budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]
+    on_budget: Annotated[
+        OnBudget | None, Input("When the budget is spent: stop, or ask. Default: ask if somebody can be asked.")
+    ]
 
 
 def refuse_first(*problems: tuple[str, bool, str]) -> None:

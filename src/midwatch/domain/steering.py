@@ -158,4 +158,14 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     return derive(task, before, "steer")._replace(due_at=steer.created_at)  # it keeps its place in the queue
 
 
-KEPT_FIELDS = ("workdir", "pin", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")
+KEPT_FIELDS = (
+    "workdir",
+    "pin",
+    "dir_key",
+    "timeout_seconds",
+    "on_crash",
+    "max_attempts",
+    "submitter",
+    "trace",
+    "on_budget",
+)

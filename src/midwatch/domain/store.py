@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from midwatch.domain.account import AccountStore
 from midwatch.domain.alert import AlertStore
 from midwatch.domain.approval import ApprovalStore
 from midwatch.domain.automation import AutomationStore
@@ -65,6 +66,7 @@ class Store(
     SteerStore,
     ContextItemStore,
     HandoffStore,
+    AccountStore,
     Protocol,
 ):
     """Port: durable state.

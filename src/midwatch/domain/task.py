@@ -16,7 +16,7 @@ from midwatch.base.directories import pin_directory
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.base.trace import incoming
-from midwatch.domain.budget import retry_command
+from midwatch.domain.budget import Over, retry_command
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
 from midwatch.domain.claiming import ClaimRequest
@@ -24,7 +24,7 @@ from midwatch.domain.context_item import ContextItem, Returns, make_item
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
 from midwatch.domain.listing import Listing
-from midwatch.domain.requests import PRIORITY, Cause, OnCrash
+from midwatch.domain.requests import PRIORITY, Cause, OnBudget, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 from midwatch.domain.worktree_note import show_worktree
 
@@ -113,6 +113,9 @@ class Task(NamedTuple):
     root_id: str | None = None
     parent_id: str | None = None
     retry_of: str | None = None
+    account_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")] = None
+    """The account of the task, if it is not the account that has the id of the task."""
+    on_budget: OnBudget = "stop"
     idempotency_key: Hidden[str | None] = None
     body_hash: Hidden[str | None] = None
     internal_key: Hidden[str | None] = None
@@ -150,9 +153,14 @@ class Task(NamedTuple):
         return sum(counts) if counts else None
 
     @property
+    def account(self) -> str:
+        """Return the id of the account that the task shares with all work of its tree."""
+        return self.account_id or self.id
+
+    @property
     def again(self) -> str:
         """Return the command that retries the task."""
-        return retry_command(self.id, self.budget, self.usage)
+        return retry_command(self.id, self.outcome, self.error)
 
     @property
     def resume_command(self) -> str | None:
@@ -189,7 +197,8 @@ class Task(NamedTuple):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the task as JSON shows it, without the lease, the hashes and the target of the route."""
-        return {**to_json(self), "status_text": self.status_text, "tokens_used": self.tokens_used}
+        more = {"status_text": self.status_text, "tokens_used": self.tokens_used, "account_id": self.account}
+        return {**to_json(self), **more}
 
     def brief(self) -> dict[str, Any]:
         """Return the task as lists show it, with long texts cut."""
@@ -297,8 +306,10 @@ class SubmitResult(NamedTuple):
 class TaskStore(Protocol):
     """Port: tasks. Every method is one transaction; its changes are durable when the call returns."""
 
-    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
-        """Write a new task with its event.
+    async def submit(
+        self, task: Task, max_open: int | None = None, max_of_actor: int | None = None, also: Changes | None = None
+    ) -> SubmitResult:
+        """Write a new task with its event and, in the same transaction, the changes `also`.
 
         If the creator used the same key before, return the first task instead, or raise KeyReused if the request
         differs. Otherwise raise LimitReached if `max_open` tasks of clients are open, or if `max_of_actor` tasks of the
@@ -413,13 +424,17 @@ def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 
-def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of the notice that the task ended, with the command for the next step."""
+def end_notice(task: Task, now: int, over: Over | None = None) -> tuple[Delivery, ...]:
+    """Return the delivery of the notice that the task ended, with the command for the next step.
+
+    If the task was stopped by its budget, `over` is the limit that was reached.
+    """
     if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
     notice = "timed_out" if task.outcome == "timeout" else task.status
     told = task.result if task.status == "done" else task.error
-    text = end_text(notice, task.id, task.prompt, told or "", task.again)
+    again = task.again.replace("MORE", over.raised) if over is not None else task.again
+    text = end_text(notice, task.id, task.prompt, told or "", again)
     return make_notices(task, notice, text, now)
 
 
@@ -506,8 +521,9 @@ def end(
     usage: Mapping[str, Any] | None = None,
     actor: str | None = None,
     transferred_to: str | None = None,
+    over: Over | None = None,
 ) -> tuple[Task, Changes]:
-    """Return the ended task and the step that ends it.
+    """Return the ended task and the step that ends it; `over` is the limit that ended it, if any.
 
     The step fails if somebody meanwhile stopped the task or sent a message to its turn.
     """
@@ -527,7 +543,7 @@ def end(
         updates=(Update("task", task.id, fields, {**guard_ownership(task), "steers": task.steers}),),
         records=return_result(ended, now),
         messages=messages,
-        deliveries=end_notice(ended, now),
+        deliveries=end_notice(ended, now, over),
         events=(
             *(announce_message(message, **meta(task, actor)) for message in messages),
             *failed,
@@ -570,26 +586,3 @@ def turn_of(task_id: str, attempt: int) -> str:
 def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
     """Return the envelope fields of an event of the task's running turn."""
     return {**meta(task, actor), "turn_id": turn_of(task.id, task.attempt)}
-
-
-class EndedAttempt(NamedTuple):
-    """An ended attempt: its task, the number of tool calls, and its thread.
-
-    If the task is tried again, `why` is the reason.
-    """
-
-    task: Task
-    tools: int = 0
-    thread_id: str | None = None
-    why: str | None = None
-
-
-class TaskStep(NamedTuple):
-    """A step that changes a task: the task after the step, and the changes to write.
-
-    If the task is tried again, `reason` is the reason.
-    """
-
-    task: Task
-    changes: Changes
-    reason: str | None = None

@@ -49,6 +49,5 @@ def refuse_wake(starter: Task, item: ContextItem, now: int) -> Changes:
 
 KEPT_FIELDS = (
     "creator", "priority", "origin_channel", "origin_session", "route", "workdir", "pin", "dir_key", "timeout_seconds",
-    "on_crash", "max_attempts", "submitter", "budget", "root_id", "trace", "returns_to", "returns",
-    "approvals",
+    "on_crash", "max_attempts", "submitter", "on_budget", "root_id", "trace", "returns_to", "returns", "approvals",
 )  # fmt: skip

@@ -20,7 +20,8 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
-from midwatch.domain.task import Task, TaskStep, end, guard_ownership, meta
+from midwatch.domain.task import Task, end, guard_ownership, meta
+from midwatch.domain.task_step import TaskStep
 from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, build_queue, explain, make_job, name_queue, open_queue
 from midwatch.engines.queue_upkeep import UPKEEP_SECONDS, QueueUpkeep, SharedStore

@@ -12,13 +12,15 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
+from midwatch.domain.account import list_ids
 from midwatch.domain.budget import COUNTED_KINDS, count_usage
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
 from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, end_call, event
 from midwatch.domain.requests import OnCrash
 from midwatch.domain.store import Store
-from midwatch.domain.task import MAX_RESCUES, Task, TaskStep, announce_status, end, guard_ownership, meta
+from midwatch.domain.task import MAX_RESCUES, Task, announce_status, end, guard_ownership, meta
+from midwatch.domain.task_step import TaskStep
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.running.outcome import RELEASED, add_usage
 from midwatch.services.approvals import Approvals
@@ -131,7 +133,8 @@ class Rescuer(LeaderLoop):
             page = await self._store.read_events(after, which)
             events += page
             after = page.next
-        return count_usage((event for event in events if event.attempt == task.attempt), task.budget)
+        limited = any(account.scope != "day" for account in await self._store.read_accounts(list_ids(task)))
+        return count_usage((event for event in events if event.attempt == task.attempt), limited=limited)
 
 
 def rescue(task: Task, now: int) -> tuple[TaskStep, str]:

@@ -14,7 +14,7 @@ from midwatch.domain.task import Task
 from midwatch.running.hook_chain import HookChain
 from midwatch.running.slots import Slots
 from midwatch.services.approvals import Approvals
-from midwatch.services.day_budget import Budgets
+from midwatch.services.budgets import Budgets
 from midwatch.services.handoffs import Handoffs
 from midwatch.services.waiter import Waiter
 

@@ -20,14 +20,14 @@ from midwatch.domain.task import (
     STATUS_OF,
     Outcome,
     Task,
-    TaskStep,
     announce_status,
     guard_ownership,
     make_notices,
     meta,
     report_fault,
 )
-from midwatch.services.day_budget import DaySpent
+from midwatch.domain.task_step import TaskStep
+from midwatch.services.budgets import DaySpent
 
 log = logging.getLogger("midwatch.worker")
 
@@ -61,6 +61,8 @@ class TurnOutcome(NamedTuple):
     """The usage limit of the provider that ended the turn, or None."""
     day_spent: DaySpent | None = None
     """The day budget that was spent before the turn, so that the turn did not begin; or None."""
+    may_go_on: bool = False
+    """Whether people raised the budget that ended the turn, so that the work goes on in a new attempt."""
 
     @property
     def successor(self) -> str | None:

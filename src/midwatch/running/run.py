@@ -17,10 +17,11 @@ from midwatch.base.foreign import CONTAIN_AGENT
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
 from midwatch.domain.backoff import pause_before
-from midwatch.domain.budget import Meter, Over, Scope
+from midwatch.domain.budget import Meter, Over
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
-from midwatch.domain.task import Claim, TaskStep, end, has_past
+from midwatch.domain.task import Claim, end, has_past
+from midwatch.domain.task_step import TaskStep
 from midwatch.running.delegation import Delegations
 from midwatch.running.host import Host
 from midwatch.running.inbox import Inbox
@@ -34,7 +35,6 @@ LATE_SECONDS, LATE_GRACE_SECONDS = 0.5, 5.0
 """If the end of the working time is noticed this late, the turn has the second time to end by itself."""
 WRITE_WAIT_SECONDS = 0.02
 """If the turn waits for a handoff shorter than this, the wait is not written to the store."""
-SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 ESCALATION: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
     True: (("terminate", 0.5), ("kill", 0.3)),  # after a timeout or a lost lease, without a graceful end
@@ -69,8 +69,8 @@ class Run:
         self.deadline: float | None = None
         self.over: Over | None = None
         """The budget that is spent, or None."""
-        self.usage: dict[str, Any] | None = None
-        """The usage of the task, set after the turn."""
+        self.limited = False
+        """Whether a budget limits the task, other than that of the day."""
         self.goal_id: str | None = None
         """The id of the goal that the task is a step of, or that a step handed over to the task; or None."""
         self._host = host
@@ -85,13 +85,13 @@ class Run:
         self._wait_written = False
         """Whether the store says that the turn waits for a handoff."""
         self._timer: Timer | None = None
-        self._remaining: float | None = None
+        self._limits: tuple[float, Callable[[], float | None], Callable[[], None]] | None = None
+        """How long the run had worked when its time was limited first, and the two functions of `limit_time`."""
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
         self._escalation: asyncio.Task[None] | None = None
         self._working_time = Stopwatch(host.clock)
         """The time of the turn, without the time in which the turn waited."""
-        task = claim.task
-        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self._working_time.read)
+        self.meter = Meter(self._working_time.read)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -112,6 +112,7 @@ class Run:
 
     def stop_timers(self) -> None:
         """Stop the timers of a turn that has ended: its timeout, its interruption and the write of its wait."""
+        self._limits, self._time_up = None, ("timeout", lambda: None)  # they refer to the turn
         for handle in (self._timer, self._escalation, self._writing_wait):
             if handle is not None:
                 handle.cancel()
@@ -154,6 +155,8 @@ class Run:
             return
         first, self.reason = self.reason is None, reason
         self.delegations.stop(reason)
+        if self._question is not None:
+            self._host.waiter.wake(self._question)
         if first and self.body is not None and not self.ended.done():
             self.interrupt_agent()
         elif self.worktree is not None:
@@ -165,10 +168,8 @@ class Run:
         self.interrupt("hook")
 
     def interrupt_agent(self) -> None:
-        """Interrupt the agent in ever stronger modes, and stop waiting for an open question."""
+        """Interrupt the agent in ever stronger modes."""
         self._escalation = asyncio.get_running_loop().create_task(self._escalate())
-        if self._question is not None:
-            self._host.waiter.wake(self._question)
 
     async def _interrupt_once(self, conversation: Conversation, mode: Interrupt) -> None:
         with CONTAIN_AGENT:
@@ -190,21 +191,28 @@ class Run:
 
     # -- working time --------------------------------------------------------------------------------------------
 
-    def limit_time(self, spend_budget: Callable[[], None]) -> None:
+    def limit_time(self, remaining: Callable[[], float | None], spend_budget: Callable[[], None]) -> None:
         """Limit the working time by the task's timeout or the rest of its budget, whichever is shorter.
 
-        If the budget is the shorter limit, `spend_budget` is called when it is spent.
+        `remaining` returns the rest of the budget in seconds. If the budget is the shorter limit, `spend_budget` is
+        called when it is spent.
         """
-        limit, remaining = self.task.timeout_seconds, self.meter.remaining_seconds()
-        if remaining is not None and (limit is None or remaining < limit):
-            self._time_up, limit = ("budget", spend_budget), remaining
-        if limit is not None:
-            self._arm(limit)
+        self._limits = self._working_time.read(), remaining, spend_budget
+        self._arm()
 
-    def _arm(self, seconds: float) -> None:
-        self._remaining = seconds
-        self.deadline = self._host.clock.monotonic() + seconds
-        self._timer = self._host.clock.call_later(seconds, self._end_time)
+    def _arm(self) -> None:
+        """Start the timer for the time that is left now."""
+        if self._limits is None:
+            return
+        began, remaining, spend_budget = self._limits
+        timeout, rest = self.task.timeout_seconds, remaining()
+        left = None if timeout is None else max(0.0, timeout - self._working_time.read() + began)
+        self._time_up = ("timeout", lambda: None)
+        if rest is not None and (left is None or rest < left):
+            self._time_up, left = ("budget", spend_budget), rest
+        self.deadline = None if left is None else self._host.clock.monotonic() + left
+        if left is not None:
+            self._timer = self._host.clock.call_later(left, self._end_time)
 
     def _end_time(self, *, may_be_late: bool = True) -> None:
         """Stop the turn, because its working time is over.
@@ -242,9 +250,8 @@ class Run:
         self._has_slot = False
         if not self.slot_released.done():
             self.slot_released.set_result(None)
-        if self._timer is not None and self.deadline is not None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._remaining = max(0.0, self.deadline - self._host.clock.monotonic())
             self._timer = None
         self._working_time.stop()
 
@@ -260,9 +267,9 @@ class Run:
             raise
         finally:
             self._has_slot = not self._released
-            if self._remaining is not None and not self.ending:
-                self._arm(self._remaining)
             self._working_time.start()
+            if not self.ending:
+                self._arm()
 
     @asynccontextmanager
     async def wait_for_handoff(self) -> AsyncIterator[None]:
@@ -306,7 +313,7 @@ class Run:
         """Return the step of the task after the turn: the task ends, or becomes pending again."""
         task, now = self.task, self._host.clock.now()
         reported = outcome.result.usage.data() if outcome.result else None
-        usage = self.usage = add_usage(task.usage, self.meter.usage(reported))
+        usage = add_usage(task.usage, self.meter.usage(reported, limited=self.limited))
         done = outcome.outcome in ("ok", "silent", "transferred")
         if self.reason == "cancel":
             return TaskStep(*end(task, now, outcome="cancelled", error=None, usage=usage))
@@ -315,9 +322,12 @@ class Run:
             return TaskStep(*end(task, now, outcome="timeout", error=limit, usage=usage))
         if outcome.day_spent is not None:
             return postpone(task, outcome.day_spent, now)
+        if outcome.may_go_on and self.reason is None:
+            raised = TaskInterrupted(reason="budget")
+            return requeue(task, raised, now, interruptions=task.interruptions + 1, usage=usage)
         if (self.reason == "budget" or outcome.outcome == "budget") and not done:
             spent = self.over.words if self.over else outcome.error
-            return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage))
+            return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage, over=self.over))
         if self.reason == "hook":
             return TaskStep(*end(task, now, outcome="error", error=self._stopped_by, usage=usage))
         if self.reason in ("yield", "shutdown") and not done:

@@ -16,13 +16,12 @@ from typing import Any, Unpack
 from midwatch.base.directories import real_directory
 from midwatch.base.errors import AgentError, Conflict, LeaseLost, MidwatchError, StoreUnavailable, TransientError
 from midwatch.base.trace import incoming, parse_trace, validate_trace
-from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
+from midwatch.domain.agent import Answer, Delegation, Permit, ProgramUsage, Question
 from midwatch.domain.approval import Approval, answer_by_rule, answer_of, ask, expire_at_once, resolve
-from midwatch.domain.budget import Over, Spending
+from midwatch.domain.budget import Spending, is_unanswered
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.context_item import ContextItem, announce_items, take_items, write_items
 from midwatch.domain.event import (
-    BudgetReached,
     Event,
     LlmRequest,
     LlmResponse,
@@ -50,6 +49,7 @@ from midwatch.domain.turn_steps import Step
 from midwatch.running.host import Host, ObservedTurn
 from midwatch.running.run import Run
 from midwatch.running.seams import Seams
+from midwatch.running.spending import TurnSpending
 from midwatch.running.turn_log import TurnLog
 from midwatch.services.rule_decision import narrow
 
@@ -98,6 +98,9 @@ class LiveTurn:
         self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
         self._approved: str | None = None
         """The tool that hooks have approved and that runs now. If it asks a person, hooks are not asked again."""
+        self._report = partial(_report, host, self._meta, self._observed, self.log)
+        """Adds an event of midwatch itself to the events of the turn."""
+        self.spending = TurnSpending(host, run, self.log, self._report)
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
@@ -263,10 +266,10 @@ class LiveTurn:
             await self.log.write(Changes(fence=self.fence, updates=(again,)))
         self._run.inbox.put_back(steer)
 
-    def over_budget(self) -> str | None:
-        over = self._find_over()
-        self.log.flush_soon()
-        return over.words if over else None
+    async def reserve(self) -> Permit:
+        if self.log.lost:
+            raise LeaseLost(self.task_id, self.attempt)
+        return await self.spending.reserve()
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -284,7 +287,7 @@ class LiveTurn:
 
     @property
     def _seams(self) -> Seams:
-        """Return the seams of this turn. They are built for each use: the turn must not refer to itself through them."""
+        """Return the seams of this turn. They are built for each use, so that the turn does not refer to itself."""
         parent = self._trace.parent if self._trace is not None else None
         describe = partial(describe_turn, self.task, self.workdir, parent)
         return Seams(self._host.hooks, describe, self._report, self._judge, self._ask_approved)
@@ -430,14 +433,6 @@ class LiveTurn:
         context.run(incoming.set, validate_trace(self._trace.parent, self._trace.state or ""))
         return context
 
-    def spend_time(self) -> None:
-        """Record that the turn has used all seconds of its budget."""
-        meter = self._run.meter
-        most = meter.budget.seconds or 0.0
-        spent = max(most, meter.before.seconds + meter.task.seconds)
-        self._find_over(Over("seconds", most, spent, meter.scope))
-        self.log.flush_soon()
-
     def work_in(self, workdir: str, pin: str) -> None:
         """Set the directory in which the agent works, and its pin."""
         self.workdir, self.pin = workdir, pin
@@ -462,8 +457,13 @@ class LiveTurn:
             self._observed.record(record)
         self.log.add(record)
 
-    async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
-        """Record the end of the open calls and of the turn. Return all changes that are not written yet."""
+    async def finish(
+        self, status: str, iterations: int | None, length: int, usage: Mapping[str, Any] | None = None
+    ) -> Changes:
+        """Record the end of the open calls and of the turn. Return all changes that are not written yet.
+
+        `usage` is the whole usage of the attempt.
+        """
         if not self.began:
             return Changes()
         await self._run.delegations.wait_until_cancelled()
@@ -482,6 +482,7 @@ class LiveTurn:
             cpu_seconds=round(used.cpu_seconds, 3) if used else None, peak_memory=used.peak_memory if used else None,
         )  # fmt: skip
         self._add(event(end, now, **self._meta))
+        self.spending.finish(usage)
         return self.log.unwritten()
 
     def _mark_received(self, ids: Sequence[str]) -> Changes:
@@ -541,36 +542,36 @@ class LiveTurn:
         cost = budgets.cost(self.task.agent, model, usage) if model else None
         if cost is not None:
             return replace(response, usage={**usage, "cost_usd": cost})
-        if budgets.counts_money(self.task.agent, self._run.meter) and model not in self._unpriced:
+        if self.spending.counts_money and model not in self._unpriced:
             self._unpriced.add(model)
             why = f"the price of {model or 'the model'} is unknown, so no budget in dollars applies; set [prices]."
             self._report(LoopError(stage="budget", message=why))
         return response
 
     async def _count(self, payload: Payload, begins: bool) -> None:
-        """Add the usage that an event reports. Interrupt the turn if a call begins although the budget is spent."""
-        if isinstance(payload, LlmResponse):
-            self._run.meter.count_answer(payload.usage, payload.model, payload.finish_reason)
-        elif isinstance(payload, ToolExecEnd):
-            self._run.meter.count_tool()
+        """Count a step and what it has spent. Interrupt the turn if a step begins although the budget is spent."""
         spent_before = self._run.over is not None
-        await self._host.budgets.refresh()
-        if self._find_over() and begins and (spent_before or isinstance(payload, LlmRequest | ToolExecStart)):
+        if isinstance(payload, LlmRequest | ToolExecStart):
+            may_go_on = await self.spending.start()
+        else:
+            if isinstance(payload, LlmResponse):
+                self._run.meter.count_answer(payload.usage, payload.model)
+            nothing = isinstance(payload, LlmResponse) and is_unanswered(payload.usage, payload.finish_reason)
+            self.spending.count(unreserved=begins, given_back=nothing)
+            await self.spending.warn()
+            may_go_on = not (begins and spent_before)
+        if not may_go_on:
             self._run.interrupt("budget")
             await self._run.wait_for_end(STOPPED_SECONDS)
 
-    def _find_over(self, known: Over | None = None) -> Over | None:
-        """Return the budget that is spent, or None. The first time, also record the event that it is spent."""
-        if self._run.over is not None or self.log.ended:
-            return self._run.over
-        if over := known or self._host.budgets.find_over(self.task.agent, self._run.meter):
-            self._run.over = over
-            self._report(BudgetReached(budget=over.budget, scope=over.scope, limit=over.limit, spent=over.spent))
-        return self._run.over
 
-    def _report(self, payload: Payload) -> None:
-        """Add an event of midwatch itself to the events of the turn."""
-        self._add(event(payload, self._host.clock.now(), **self._meta))
+def _report(
+    host: Host, about: Mapping[str, Any], observed: ObservedTurn | None, log: TurnLog, payload: Payload
+) -> None:
+    record = event(payload, host.clock.now(), **about)
+    if observed is not None:
+        observed.record(record)
+    log.add(record)
 
 
 def _lose(host: Host, run: Run, observed: ObservedTurn | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from midwatch.base.errors import LeaseLost, StoreUnavailable
-from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.event import Event
 from midwatch.domain.session import Message, Session
 
@@ -44,6 +44,7 @@ class TurnLog:
         self._events: list[Event] = []
         self._messages: list[Message] = []
         self._sessions: list[Session] = []
+        self._charges: list[Charge] = []
         self._held: list[Event] = []
         """Live events that wait until all earlier events are stored; then they are shown."""
         self._flushing: asyncio.Task[None] | None = None
@@ -60,6 +61,10 @@ class TurnLog:
         """Add the session, with the fields that have changed."""
         self._sessions.append(session)
 
+    def add_charges(self, charges: tuple[Charge, ...]) -> None:
+        """Add what the events so far have spent. It is written in the transaction that writes the last of them."""
+        self._charges.extend(charges)
+
     def show_live(self, live: Event) -> None:
         """Show a live event, after all earlier events are stored."""
         if self._events or self._flushing is not None:
@@ -69,7 +74,7 @@ class TurnLog:
 
     def flush_soon(self) -> None:
         """Begin to write all events that are not written yet, in the background."""
-        if self._flushing is None and not self.ended and not self.lost and (self._events or self._messages):
+        if self._flushing is None and not self.ended and not self.lost and self._has_more():
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
     async def wait_for_room(self) -> None:
@@ -77,12 +82,19 @@ class TurnLog:
         while len(self._events) > MOST_UNWRITTEN and self._flushing is not None:
             await asyncio.shield(self._flushing)
 
-    async def write(self, changes: Changes) -> None:
-        """Write changes to the store, after all events that were added before."""
+    def _has_more(self) -> bool:
+        return bool(self._events or self._messages or self._charges)
+
+    async def drain(self) -> None:
+        """Write all events that were added before, and wait until they are stored."""
         self.flush_soon()
         while self._flushing is not None:  # another write may have begun meanwhile
             await asyncio.shield(self._flushing)
             self.flush_soon()
+
+    async def write(self, changes: Changes) -> None:
+        """Write changes to the store, after all events that were added before."""
+        await self.drain()
         try:
             await self._store.apply(changes)
         except LeaseLost:
@@ -98,11 +110,14 @@ class TurnLog:
 
     def unwritten(self) -> Changes:
         """Return everything that is not written yet."""
-        return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
+        return Changes(
+            events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions),
+            charges=tuple(self._charges),
+        )  # fmt: skip
 
     async def _flush(self) -> None:
         try:
-            while self._events or self._messages:
+            while self._has_more():
                 step = self.unwritten()._replace(fence=self._fence)
                 try:
                     await self._store.apply(step)
@@ -119,6 +134,7 @@ class TurnLog:
                 del self._events[: len(step.events)]
                 del self._messages[: len(step.messages)]
                 del self._sessions[: len(step.sessions)]
+                del self._charges[: len(step.charges)]
         finally:
             self._flushing = None
             self._show_held()

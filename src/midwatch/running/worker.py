@@ -23,7 +23,8 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import LoopError, TaskLate, event
 from midwatch.domain.handoff import finish_transfer
 from midwatch.domain.session import Session
-from midwatch.domain.task import Claim, Task, TaskStep, end, has_conversation, has_past, meta, touch_session
+from midwatch.domain.task import Claim, Task, end, has_conversation, has_past, meta, touch_session
+from midwatch.domain.task_step import TaskStep
 from midwatch.running.host import Host
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.outcome import (
@@ -144,6 +145,7 @@ class Worker:
             turn = LiveTurn(self._host, run)
             outcome = await self._work(run, turn, has_steers)
             stuck = await self._close(run, turn, outcome)
+            outcome = await self._ask_for_more(run, turn, outcome)
             outcome = explain_kill(outcome, turn.program_usage)
             if run.task.worktree is not None and run.reason != "lost":
                 run.worktree = asyncio.get_running_loop().create_task(self._finish_worktree(run))
@@ -156,7 +158,6 @@ class Worker:
             await self._fail(run, problem)
         finally:
             del self.running[run.task.id]
-            self._host.budgets.close(run.meter, run.usage)
             if not stuck:
                 run.release_slot()
 
@@ -187,7 +188,7 @@ class Worker:
         if agent is None:
             return TurnOutcome("error", error=f"agent {task.agent!r} is no longer configured here; add it again.")
         try:
-            if day := await self._host.budgets.open(task.agent, run.meter):
+            if day := await turn.spending.open():
                 return TurnOutcome("budget", error=day.over.words, day_spent=day)
             if task.cause == "result" and not await turn.results(again=True):
                 return TurnOutcome("silent", text="")  # another turn took the results that this turn is for
@@ -205,6 +206,9 @@ class Worker:
                 await self._enter_directory(turn, task.workdir, task.pin)
             if run.task.worktree is not None:
                 session = await self._enter_worktree(run, turn, session, agent)
+            permit = await turn.spending.admit(closes=agent.kind == "llm")
+            if permit.action != "go_on":
+                return TurnOutcome("budget", error=permit.reason)
             if not getattr(agent, "takes_results", False):
                 await turn.add_results()
             run.conversation = await self.conversations.take(agent, session, turn)
@@ -249,7 +253,7 @@ class Worker:
         body = run_turn(run.conversation, turn)
         run.body = asyncio.get_running_loop().create_task(body, context=turn.context())
         run.body.add_done_callback(run.end)
-        run.limit_time(turn.spend_time)
+        run.limit_time(turn.spending.remaining_seconds, turn.spending.spend_time)
         if run.reason is not None:  # the task was stopped while its conversation was opened
             run.interrupt_agent()
         await run.ended
@@ -265,6 +269,24 @@ class Worker:
         except Exception as problem:
             return read_error(problem, run.task)
         return read_result(result, run.task)
+
+    async def _ask_for_more(self, run: Run, turn: LiveTurn, outcome: TurnOutcome) -> TurnOutcome:
+        """Ask people for a larger budget if the budget interrupted an agent that can resume its work.
+
+        Return the outcome of the turn, or an outcome with which the task goes on in a new attempt.
+        """
+        thread = (outcome.result.thread_id if outcome.result else None) or turn.thread_id
+        if run.reason != "budget" or thread is None or outcome.outcome in ("ok", "silent", "transferred"):
+            return outcome
+        run.reason = None  # a stop while people are asked sets its own reason
+        try:
+            goes_on = await turn.spending.ask_after_turn()
+        except MidwatchError:
+            goes_on = False
+        if goes_on and run.reason is None:
+            return outcome._replace(may_go_on=True)
+        run.reason = run.reason or "budget"
+        return outcome
 
     async def _session(self, task: Task) -> Session:
         """Return the session of the task from the store, or a new session.
@@ -346,7 +368,9 @@ class Worker:
                 if unwritten is None:
                     iterations = outcome.result.iterations if outcome.result else None
                     status = turn_status(run.reason, outcome)
-                    unwritten = await turn.finish(status, iterations, len(outcome.text or ""))
+                    reported = outcome.result.usage.data() if outcome.result else None
+                    usage = run.meter.usage(reported)
+                    unwritten = await turn.finish(status, iterations, len(outcome.text or ""), usage)
                 await self._store.apply(await self._collect(run, turn, outcome, step, unwritten))
                 if not step.task.open and step.task.progress is turn.progress:
                     self._host.waiter.keep_ended(step.task)
@@ -378,8 +402,10 @@ class Worker:
         thread_id = outcome.result.thread_id if outcome.result else None
         if has_conversation(task) or thread_id:
             sessions = (touch_session(task, now, thread_id),)
-        asked = run.fence if turn.asked else None
-        changes = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
+        asked = run.fence if turn.asked or turn.spending.asked else None
+        changes = await self.endings.end_attempt(
+            task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id, charges=unwritten.charges
+        )
         if outcome.result is not None and outcome.result.transfer is not None:
             changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
         before = unwritten._replace(fence=run.fence if turn.began else None, sessions=unwritten.sessions + sessions)

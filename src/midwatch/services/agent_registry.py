@@ -16,6 +16,7 @@ from midwatch.base.foreign import ContainExit
 from midwatch.domain.agent import Agent, AgentCapability, AgentTerms, check_name
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.instance import Instance
+from midwatch.domain.requests import OnBudget
 from midwatch.domain.store import Store
 
 Living = Callable[[], Awaitable[list[Instance]]]
@@ -35,7 +36,9 @@ class AgentRegistry:
         default: str,
         living: Living,
         advice: Callable[[str], str | None] = lambda agent: None,
+        on_budget: OnBudget | None = None,
     ) -> None:
+        """Build the registry. `on_budget` is for agents without this setting."""
         self.default = default
         self.agents = agents
         self.serving = dict(agents)
@@ -44,12 +47,18 @@ class AgentRegistry:
         self._store = store
         self._instance_id = instance_id
         self._living = living
+        self._on_budget = on_budget
         self._listeners: list[Callable[[], None]] = []
         self._changing = asyncio.Lock()
 
     def terms(self, agent: str) -> AgentTerms | None:
         """Return the terms of an agent of this process, or None."""
-        return self.agents[agent].terms if agent in self.agents else None
+        return self._complete(self.agents[agent].terms) if agent in self.agents else None
+
+    def _complete(self, terms: AgentTerms) -> AgentTerms:
+        if self._on_budget is None or terms.on_budget is not None:
+            return terms
+        return terms._replace(on_budget=self._on_budget)
 
     async def terms_of(self, agent: str) -> AgentTerms:
         """Return the terms of an agent in any process, or default terms if no process offers the agent."""
@@ -67,7 +76,7 @@ class AgentRegistry:
         """Return the terms of an agent from a live process that offers it, or None."""
         for instance in await self._living():
             if agent in instance.agents:
-                return AgentTerms(*instance.terms.get(agent, ()))
+                return self._complete(AgentTerms(*instance.terms.get(agent, ())))
         return None
 
     async def live(self) -> frozenset[str]:

@@ -8,6 +8,9 @@ from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import ALWAYS, Approval, Status, choose, make_rule, resolve
+from midwatch.domain.budget_question import UNANSWERED, answer_question
+from midwatch.domain.changes import Changes
+from midwatch.domain.goal import raise_goal
 from midwatch.domain.identity import Actor, AnyActor, actor_name
 from midwatch.domain.rule import Judge, leave_to_people
 from midwatch.domain.store import Store
@@ -79,11 +82,22 @@ class Approvals:
         rule = make_rule(approval, chosen, now, name)
         status: Status = "granted" if chosen.allows else "denied"
         step = resolve(approval, status, now, answer=chosen.name, why=why, actor=name, rule=rule)
+        step = step.plus(await self._change_budget(approval, chosen.name, now))
         try:
             await self._store.apply(step)
         except Conflict as conflict:
             raise Conflict(f"approval {approval.id} was answered meanwhile; the first answer counts.") from conflict
         return await self.get(approval_id)
+
+    async def _change_budget(self, approval: Approval, answer: str, now: int) -> Changes:
+        """Return what an answer changes in the account that the question asks for; nothing for other questions."""
+        account = await self._store.find_account(approval.id)
+        if account is None:
+            return Changes()
+        limits, update = answer_question(account, answer)
+        goal = await self._store.get_goal(account.id) if account.scope == "goal" else None
+        raised = (raise_goal(goal, limits, now),) if goal is not None and limits != account.budget else ()
+        return Changes(updates=(update, *raised))
 
     async def _check_asker(self, approval: Approval) -> None:
         """Raise Conflict if the agent that asked the question no longer waits, because the answer would be lost."""
@@ -102,7 +116,7 @@ class Approvals:
         while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
                 with suppress(Conflict):  # it was answered just now
-                    await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
+                    await self._store.apply(resolve(approval, "expired", now, why=UNANSWERED))
                     expired += 1
         return expired
 

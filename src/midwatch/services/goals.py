@@ -15,7 +15,9 @@ from midwatch.base.errors import Conflict, Forbidden, InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
+from midwatch.domain.account import set_limits
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.approval import resolve
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
@@ -93,7 +95,10 @@ class Goals(ManagedRecords[Goal]):
         check(goal.objective, {"workdir": goal.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=goal.id, objective=goal.objective, deadline_at=iso(goal.deadline_at) or "")
         try:
-            await self._store.apply(Changes(records=(goal,), events=(event_about(goal, created, now, creator),)))
+            account = rules.open_goal_account(goal, await self._terms(goal.agent))
+            await self._store.apply(
+                Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
+            )
         except Conflict:
             open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
             goal_name = f" ({open_goal.id})" if open_goal else ""
@@ -142,7 +147,8 @@ class Goals(ManagedRecords[Goal]):
                 raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
             payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
             fields = {name: getattr(after, name) for name in values}
-            return change_record(goal, payload, now, actor_name(actor), **fields)
+            step = change_record(goal, payload, now, actor_name(actor), **fields)
+            return step.plus(await self._set_limits(after, now))
 
         return await self._change(goal_id, change, actor, revision)
 
@@ -260,6 +266,18 @@ class Goals(ManagedRecords[Goal]):
         chosen = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
+
+    async def _set_limits(self, goal: Goal, now: int) -> Changes:
+        """Return the changes that give the account of a goal its new limits. A question about the old ones expires."""
+        account = next(iter(await self._store.read_accounts([goal.id])), None)
+        if account is None:
+            return Changes()
+        mode = rules.choose_mode(goal, await self._terms(goal.agent))
+        approval = await self._store.get_approval(account.approval_id) if account.approval_id else None
+        changes = Changes(updates=(set_limits(account, rules.limits_of(goal), mode),))
+        if approval is None or approval.status != "pending":
+            return changes
+        return changes.plus(resolve(approval, "expired", now, why="the budget of the goal was changed"))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 

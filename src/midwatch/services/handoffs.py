@@ -24,6 +24,7 @@ from midwatch.base.ids import new_id
 from midwatch.domain import handoff as rules
 from midwatch.domain import handoff_history as history
 from midwatch.domain.agent import Agent, AgentTerms, Candidate, best_first
+from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.context_item import Returns
 from midwatch.domain.handoff import Form, Handoff, HandoffFilter, HandoffTask, Limits, Link, RunningTasks, Transfer
@@ -439,9 +440,11 @@ class Handoffs:
             priority=options.task.priority, creator=options.actor, workdir=options.workdir,
             dir_key=rules.lend_directory(terms.dir_key(options.workdir), source),
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
-            max_attempts=handoff.max_retries + 1, root_id=handoff.root_id, parent_id=handoff.source_task,
-            internal_key=f"handoff:{handoff.id}", submitter=self._owner, source=options.form,
-            returns_to=handoff.source_task if options.returns else None, returns=options.returns,
+            max_attempts=min(handoff.max_retries + 1, terms.max_attempts), root_id=handoff.root_id,
+            parent_id=handoff.source_task, internal_key=f"handoff:{handoff.id}", submitter=self._owner,
+            source=options.form, returns_to=handoff.source_task if options.returns else None, returns=options.returns,
+            budget=Budget.from_record(terms.budget).data(),
+            on_budget=terms.on_budget or (source.on_budget if source else "stop"),
             approvals=await inherit_rules(self._store, source) if source else None,
         )  # fmt: skip
         task = task if source is None else derive(task, source, options.form)

@@ -6,17 +6,19 @@ are written together with the task's end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation, goal, handoff
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import resolve
-from midwatch.domain.changes import Changes, Fence
+from midwatch.domain.budget import Spending
+from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.goal import Templates
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
-from midwatch.domain.task import EndedAttempt, Task, TaskStep
+from midwatch.domain.task import Task
+from midwatch.domain.task_step import EndedAttempt, TaskStep
 
 
 class TaskEndings:
@@ -43,13 +45,14 @@ class TaskEndings:
         why: str | None = None,
         tools: int = 0,
         thread_id: str | None = None,
+        charges: Sequence[Charge] = (),
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
         These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
         open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
-        expire. If another process changes one of these records meanwhile, writing the changes raises Conflict; then
-        call this method again.
+        expire. `charges` is what the attempt charges at its end. If another process changes one of these records
+        meanwhile, writing the changes raises Conflict; then call this method again.
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
@@ -63,7 +66,7 @@ class TaskEndings:
             return changes
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
         ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None)
-        return changes.plus(unread).plus(await self._update_cause(ended))
+        return changes.plus(unread).plus(await self._update_cause(ended, charges))
 
     async def _requeue_steers(self, task: Task) -> Changes:
         queued = await self._store.list_queued_steers(task.id)
@@ -71,7 +74,9 @@ class TaskEndings:
         closed = session is not None and session.status == "closed"
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
-    async def _update_handoff(self, record: handoff.Handoff, ended: EndedAttempt, now: int) -> Changes:
+    async def _update_handoff(
+        self, record: handoff.Handoff, ended: EndedAttempt, now: int, charges: Sequence[Charge]
+    ) -> Changes:
         """Return the changes of a handoff when its task ends.
 
         After a transfer, add the changes of the automation, goal or handoff that the source task belongs to.
@@ -82,9 +87,9 @@ class TaskEndings:
         if source is None or source.transferred_to != task.id:
             return step
         end = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
-        return step.plus(await self._update_cause(ended._replace(task=source._replace(**end))))
+        return step.plus(await self._update_cause(ended._replace(task=source._replace(**end)), charges))
 
-    async def _update_cause(self, ended: EndedAttempt) -> Changes:
+    async def _update_cause(self, ended: EndedAttempt, charges: Sequence[Charge]) -> Changes:
         """Return the changes of the handoff, automation or goal that the task belongs to."""
         task: Task = ended.task
         if task.cause_id is None or task.outcome == "transferred":
@@ -92,7 +97,7 @@ class TaskEndings:
         now = self._clock.now()
         if task.cause == "handoff":
             record = await self._store.get_handoff(task.cause_id)
-            return await self._update_handoff(record, ended, now) if record else Changes()
+            return await self._update_handoff(record, ended, now, charges) if record else Changes()
         if task.open:
             return Changes()
         if task.cause == "automation":
@@ -101,5 +106,17 @@ class TaskEndings:
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
+                ended = await self._add_account(ended, aim.id, charges)
                 return goal.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()
+
+    async def _add_account(self, ended: EndedAttempt, account_id: str, charges: Sequence[Charge]) -> EndedAttempt:
+        """Return the ended attempt with what its account has spent, together with the charges of its end."""
+        account = next(iter(await self._store.read_accounts([account_id])), None)
+        if account is None:
+            return ended
+        spent = account.spent
+        for charge in charges:
+            if charge.account_id == account_id:
+                spent = spent.plus(Spending(*charge[1:]))
+        return ended._replace(spent=spent, asks=account.on_budget == "ask")

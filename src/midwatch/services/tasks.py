@@ -11,8 +11,9 @@ from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
+from midwatch.domain.account import build_account, list_ids, scope_of, set_limits
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.budget import BEFORE, Budget, retry_command, spending_of
+from midwatch.domain.budget import NO_LIMITS, Budget
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
@@ -24,7 +25,8 @@ from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
+from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, end, guard_ownership, meta, new_task
+from midwatch.domain.task_step import TaskStep
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.records import apply_with_retry, require
@@ -151,6 +153,7 @@ class Tasks:
             idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
             budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
             approvals=check_policy(wish.get("approvals")),
+            on_budget=terms.mode_of(wish.get("on_budget"), askable=bool(route or actor)),
         )  # fmt: skip
 
     async def _worktree(
@@ -263,7 +266,7 @@ class Tasks:
     ) -> Task:  # fmt: skip
         """Submit a failed or cancelled task again, as a new task that continues from the old task's progress.
 
-        What the old task has spent counts for the new task. `budget` replaces limits of the old task's budget.
+        Both tasks have the same account. `budget` replaces limits of this account.
         """
         await self.authorization.check_task(actor, "manage", task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
@@ -280,14 +283,39 @@ class Tasks:
             now, old.prompt, old.agent, old.session_key, submitter=self._submitter, retry_of=old.retry_of or old.id,
             creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
-            budget=raise_budget(old, budget), **{name: getattr(old, name) for name in KEPT_BY_RETRY},
+            **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
+        limits, raised = await self._raise_limits(old, Budget.from_data(budget))
         try:
-            return await self._insert(derive(fresh, old, "retry"), None)
+            again = derive(fresh._replace(budget=limits), old, "retry")
+            return (await self._store.submit(again, also=raised)).task
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
             ) from None
+
+    async def _raise_limits(self, old: Task, raised: Budget) -> tuple[Mapping[str, Any] | None, Changes]:
+        """Return the limits of a retry of `old`, and the changes of its accounts.
+
+        Raise Conflict if these limits are spent already.
+        """
+        accounts = await self._store.read_accounts(list_ids(old))
+        if raised is not NO_LIMITS and old.account not in {account.id for account in accounts}:
+            tasks = await self._store.list_account_tasks(old.account)
+            return raised.data(), Changes(records=(build_account(old, raised, tasks, self._clock.now()),))
+        changes, own = Changes(), old.budget
+        for account in accounts:
+            wanted = raised if account.id == old.account else raised.keep_only(account.budget)
+            limits = account.budget.override_with(wanted)
+            if over := limits.over(account.spent, scope_of(account, old)):
+                more = limits.grow_beyond(account.spent).text()
+                command = f"midwatch retry {old.id} --budget {more}"
+                raise Conflict(f"task {old.id} cannot continue: {over.words}. Increase it: `{command}`.")
+            if account.id == (old.retry_of or old.id):
+                own = limits.data()
+            if limits != account.budget:
+                changes = changes.plus(Changes(updates=(set_limits(account, limits, old.on_budget),)))
+        return own, changes
 
     async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
         """Return the tasks that have the same root as `task`, as JSON, each with its relation to `task`."""
@@ -356,7 +384,9 @@ def _attach(task: Task, parent: Task | None) -> Task:
     """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
     if parent is None:
         return task
-    task = task._replace(parent_id=parent.id, root_id=parent.root_id or parent.id)
+    task = task._replace(
+        parent_id=parent.id, root_id=parent.root_id or parent.id, on_budget=parent.on_budget
+    )  # fmt: skip
     return derive(task, parent, "background")
 
 
@@ -419,27 +449,8 @@ def _relation(relative: Task, task: Task) -> str:
     return "child" if relative.parent_id == task.id else "other"
 
 
-def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the budget of a task that continues `old`, with the limits `raised` instead of those of `old`.
-
-    Raise Conflict if the old task has spent this budget already.
-    """
-    limits = Budget.from_record(old.budget).override_with(Budget.from_data(raised))
-    spent = spending_of(old.budget, old.usage)
-    most = limits.data()
-    if most is None:
-        return None
-    before = {name: figure for name, figure in spent._asdict().items() if figure}
-    budget = {**most, **({BEFORE: before} if before else {})}
-    if over := limits.over(spent, "task"):
-        raise Conflict(
-            f"task {old.id} cannot continue: {over.words}. Increase it: `{retry_command(old.id, budget, None)}`."
-        )
-    return budget
-
-
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns", "approvals",
+    "returns_to", "returns", "on_budget", "approvals",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from midwatch.stores.runner import VerbRunner, peek, read, snapshot, write
 from midwatch.stores.verbs import (
+    account,
     alert,
     approval,
     automation,
@@ -45,6 +46,13 @@ class VerbStore(VerbRunner):
     find_dir_holder = peek(task.find_dir_holder)
     list_open_events = read(task.list_open_events)
     prune_tasks = write(task.prune)
+
+    reserve = write(account.reserve)
+    open_days = write(account.open_days)
+    read_accounts = peek(account.read)
+    list_accounts = snapshot(account.list_)
+    find_account = peek(account.find_asked)
+    list_account_tasks = read(account.list_tasks)
 
     list_task_steps = read(turn_steps.list_of_task)
     list_earlier_steps = read(turn_steps.list_before)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import orjson
 
 from midwatch.base.errors import InvalidInput
+from midwatch.domain.account import Account
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
@@ -124,7 +125,7 @@ RECORDS: Mapping[str, type] = {
     record.noun if record is ContextItem else record.__name__.lower(): record
     for record in (
         Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
-        Handoff, ContextItem,
+        Handoff, Account, ContextItem,
     )
 }  # fmt: skip
 COLUMNS: Mapping[type, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, HandoffError
 from midwatch.base.ids import new_id
-from midwatch.domain.agent import Answer, Delegation, ProgramUsage, Question
+from midwatch.domain.agent import MAY_START, Answer, Delegation, Permit, ProgramUsage, Question
 from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import MessageDelta, MessageUpdate, Payload
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
@@ -25,7 +25,7 @@ from midwatch.domain.tool_call import GO_ON, Describe, ToolCall, ToolDecision, T
 class RecordingTurn:
     """A turn without a worker: it gives an agent a prompt and records the calls of the agent.
 
-    If the agent asks more questions than `answers` has items, the turn fails. `over_budget` returns `spent`.
+    If the agent asks more questions than `answers` has items, the turn fails. `reserve` returns `permit`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RecordingTurn:
         self.earlier = list(earlier)
         self.said = list(said)
         self._results = list(results)
-        self.spent: str | None = None
+        self.permit = MAY_START
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
         self._steer_arrived = asyncio.Event()
@@ -174,9 +174,9 @@ class RecordingTurn:
             await self.wait_for_steer()
         return self._steers.pop(0).text
 
-    def over_budget(self) -> str | None:
-        """Return `spent`, which a test may set."""
-        return self.spent
+    async def reserve(self) -> Permit:
+        """Return `permit`, which a test may set."""
+        return self.permit
 
     async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
         """Allow the model call."""

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 from midwatch.domain.fields import Example
 from midwatch.domain.task import Summary, Task
 from midwatch.wire.approvals import ApprovalInfo
+from midwatch.wire.budgets import BudgetInfo
 from midwatch.wire.deliveries import DeliveryInfo
 from midwatch.wire.handoffs import HandoffInfo
 from midwatch.wire.shapes import shape_of
@@ -76,6 +77,7 @@ class TaskView(TypedDict):
     handoffs: list[HandoffInfo]
     deliveries: list[DeliveryInfo]
     approvals: list[ApprovalInfo]
+    account: BudgetInfo
     last_event_at: str | None
 
 

@@ -311,7 +311,7 @@ class AcpConversation:
         answer = await self._exchange(turn, link, prompt, transcript)
         for _ in range(MOST_REASONS):
             reasons = transcript.take_reasons()
-            if not reasons or self._stopped.is_set() or turn.over_budget():
+            if not reasons or self._stopped.is_set() or (await turn.reserve()).action != "go_on":
                 break
             await self._emit_in_order(transcript.begin_again())
             answer = await self._exchange(turn, link, tell_reasons(reasons), transcript)

@@ -49,6 +49,7 @@ UNKNOWN = (
 )
 CLOSE = "A person asked you to stop. Use no more tools. Say in a few sentences what is done and what is not."
 ENOUGH = "You have used all {} model calls of this turn. Use no more tools. Say what you know, and what is not done."
+SPENT = "A budget is spent: {}. Use no more tools. Say what you know, and what is not done."
 CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.)"
 NOTHING = "It was ended before it had an answer."
 DENIED = "It was not run: it is not allowed."
@@ -112,6 +113,7 @@ class Loop:
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
+        self._spent: str | None = None  # the budget that is spent, if this is the last call
         self._calls = 0  # model calls of this attempt
         self._messages = 0  # messages emitted during the turn
         self._lost = Usage()  # usage of model calls without an answer
@@ -140,8 +142,12 @@ class Loop:
                 return replace(self._build_result(), outcome="transferred", transfer=ready)
             if talk.complete and not await self._continue_turn():
                 return self._build_result()
-            if spent := turn.over_budget():
-                return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
+            permit = await turn.reserve()
+            if permit.action == "stop":
+                return replace(self._build_result(), text=talk.text, outcome="budget", error=permit.reason)
+            if permit.action == "wind_up" and not talk.closing:
+                await self._keep(history.make_text_step(SPENT.format(permit.reason), closing=True))
+                self._spent = permit.reason
             if calls := sorted(talk.open_calls(), key=lambda call: call.name in names):  # transfers come last
                 await self._run_tool(calls[0])
                 continue
@@ -356,6 +362,8 @@ class Loop:
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
+        if self._spent is not None:
+            return f"It was not run: {self._spent}."
         return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
 
     def _describe(self, call: Call) -> ToolCall:
@@ -494,6 +502,8 @@ class Loop:
         text = talk.final if talk.final is not None else talk.text.strip()
         if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
             text = f"{text}\n\n{CUT_SHORT.format(self._options.max_steps)}".strip()
+        if self._spent is not None:
+            text = f"{text}\n\n(It was ended early: {self._spent}.)".strip()
         text = text or (NOTHING if talk.closing else "")
         return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._sum_usage(), iterations=talk.requests)
 

@@ -15,52 +15,48 @@ const LIMITS = {
   steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " worked", "Maximum work time"],
 };
 
-const listLimits = (task) => Object.keys(LIMITS).filter((name) => task.budget?.[name] > 0);
+// the account of a task has the limits of its whole tree; while the page is open, only events tell what is spent since
+const listLimits = (account) => Object.keys(LIMITS).filter((name) => account?.limits?.[name] > 0);
 
-/** Sum what a task has used: by its record, by earlier tries and, while it runs, by the events of its attempt. */
-export function sumSpent(task, events = []) {
-  const used = task.usage ?? {};
-  const spent = {
-    tokens: (used.input_tokens ?? 0) + (used.output_tokens ?? 0), usd: used.cost_usd ?? 0, steps: used.steps ?? 0,
-    seconds: used.seconds ?? 0,
-  };
-  for (const name of Object.keys(spent)) spent[name] += task.budget?.before?.[name] ?? 0;
-  if (!isOpen(task) || task.status !== "running") return spent;
-  for (const { kind, attempt, payload } of events) {
-    if (attempt !== task.attempt || !["llm_response", "tool_exec_end"].includes(kind)) continue;
+/** Sum what the tree of a task has used: by its account and, while the task runs, by the events since then. */
+export function sumSpent(task, account, events = []) {
+  const { tokens = 0, usd = 0, steps = 0, seconds = 0, read_at: readAt } = account ?? {};
+  const spent = { tokens, usd, steps, seconds };
+  if (!readAt || task.status !== "running") return spent;
+  for (const { kind, time, payload } of events) {
+    if (!["llm_response", "tool_exec_end"].includes(kind) || Date.parse(time) <= readAt) continue;
     spent.steps += 1;
     spent.tokens += (payload.usage?.input_tokens ?? 0) + (payload.usage?.output_tokens ?? 0);
     spent.usd += payload.usage?.cost_usd ?? 0;
   }
-  spent.seconds += Math.max(0, (now() - Date.parse(task.started_at)) / 1000);
+  spent.seconds += Math.max(0, (now() - Math.max(readAt, Date.parse(task.started_at))) / 1000);
   return spent;
 }
 
 /** Show a bar for each limit. */
-export function drawBudget(node, task, events) {
-  const names = listLimits(task);
-  const spent = sumSpent(task, events);
+export function drawBudget(node, task, account, events) {
+  const names = listLimits(account);
+  const spent = sumSpent(task, account, events);
   node.hidden = !names.length;
   renderKeyed(node, names, (name) => name, (name) => createMeter(name), (bar, name) => {
     const [format, unit] = LIMITS[name];
-    updateMeter(bar, spent[name], task.budget[name],
-      `${format(spent[name])} of ${format(task.budget[name])}${unit}`, isOpen(task));
+    updateMeter(bar, spent[name], account.limits[name],
+      `${format(spent[name])} of ${format(account.limits[name])}${unit}`, isOpen(task));
   });
 }
 
 /** Return whether the task can continue only with a larger budget. */
-export function isSpent(task) {
-  const spent = sumSpent(task);
-  return listLimits(task).some((name) => spent[name] >= task.budget[name]);
+export function isSpent(account) {
+  return listLimits(account).some((name) => account[name] >= account.limits[name]);
 }
 
 /** Ask for a larger budget, then continue the task with it. */
-export function openBudgetForm(task) {
-  const spent = sumSpent(task);
+export function openBudgetForm(task, account) {
+  const spent = sumSpent(task, account);
   const key = createRequestKey();
-  const inputs = listLimits(task).map((name) => {
-    const isOver = spent[name] >= task.budget[name];
-    let amount = task.budget[name];
+  const inputs = listLimits(account).map((name) => {
+    const isOver = spent[name] >= account.limits[name];
+    let amount = account.limits[name];
     while (isOver && amount <= spent[name]) amount *= 2;
     const value = name === "seconds" ? formatInterval(amount) : String(amount);
     const [format, , label] = LIMITS[name];

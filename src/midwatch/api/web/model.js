@@ -132,6 +132,7 @@ const LINES = {
     `${p.reason ? `: ${quote(p.reason)}` : ""}`,
   context_trimmed: (p) => `${formatCount(p.dropped_messages, "old message")} removed from the context of the model`,
   steering_injected: (p) => `${formatCount(p.count, "message")} delivered to the running turn`,
+  budget_warned: (p) => `Budget nearly reached: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
   context_injected: (p) => `${formatCount(p.count, "result")} of background work given to the agent`,
   budget_reached: (p) => `Budget reached: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
   agent_exited: (p) => `Agent program ended${p.code === null ? "" : `: ${p.code}`}`,

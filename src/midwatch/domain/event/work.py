@@ -386,15 +386,28 @@ class TaskFinished(Payload):
 
 @kind("budget_reached")
 class BudgetReached(Payload):
-    """A budget of the task is spent; the task stops at its next step.
+    """A budget of the task is spent; the task stops at its next step, or waits until people were asked.
 
-    `budget` is tokens, usd, steps or seconds; `scope` is task, goal, automation or day.
+    `budget` is tokens, usd, steps or seconds; `scope` is task, goal, automation, day, or tree for a budget of the work
+    that the task grew out of.
     """
 
     budget: str
     scope: str
     limit: float
     spent: float
+    account_id: str | None = None
+
+
+@kind("budget_warned")
+class BudgetWarned(Payload):
+    """Four fifths of a budget are spent. The fields are those of `budget_reached`."""
+
+    budget: str
+    scope: str
+    limit: float
+    spent: float
+    account_id: str
 
 
 @kind("task_late")

@@ -115,8 +115,8 @@ UNION SELECT id FROM (
   SELECT id FROM tasks WHERE completed_at IS NOT NULL ORDER BY completed_at LIMIT :too_many
 ) AS surplus
 
--- prune: ended tasks; returns the status of each
-DELETE FROM tasks WHERE id IN {list:ids} RETURNING id, status
+-- prune: ended tasks; returns the status of each, and its accounts
+DELETE FROM tasks WHERE id IN {list:ids} RETURNING id, status, account_id, retry_of
 
 -- related: the tasks with the same root, oldest first
 SELECT {task} FROM tasks WHERE id = :root

@@ -7,6 +7,7 @@ from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
+from midwatch.domain.account import open_account
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.context_item import ContextItem
@@ -42,6 +43,8 @@ def apply(tx: Tx, changes: Changes) -> None:
     if changes.messages:
         events = _number(events, add_messages(tx, changes.messages))
     add_deliveries(tx, changes.deliveries)
+    for charge in sorted(changes.charges):  # always in this order, so that two transactions never wait for each other
+        tx.run("account.charge", charge._asdict())
     events = [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
     tx.events += _add_lineage(tx, events) if any(map(_lacks_lineage, events)) else events
 
@@ -75,6 +78,9 @@ def insert(tx: Tx, record: Record) -> None:
         tx.statement(INSERT_TASK, encode_task(record))
         tx.moves.append(Move(record.id, None, record.status))
         tx.hint(record.agent, record.due_at)
+        if record.budget is not None:
+            for account in open_account(record):
+                insert(tx, account)
     elif isinstance(record, ContextItem):
         _insert_item(tx, record)
     else:

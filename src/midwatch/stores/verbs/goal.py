@@ -49,5 +49,6 @@ def delete(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:
     deleted = tx.run("goal.delete", {"id": goal_id, "revision": revision}) == 1
     if deleted:
         apply(tx, changes)
+        tx.run("account.prune", {"ids": dumps([goal_id])})
         tx.topics.add("goal")
     return deleted

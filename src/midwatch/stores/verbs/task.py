@@ -9,7 +9,7 @@ from functools import cached_property
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain import task as steps
-from midwatch.domain.changes import Fence
+from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
@@ -17,7 +17,7 @@ from midwatch.domain.listing import Listing
 from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
-from midwatch.stores.verbs import usage
+from midwatch.stores.verbs import account, usage
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.listing import list_page
 from midwatch.stores.verbs.tx import Move, Tx
@@ -31,7 +31,9 @@ PRUNE_PAGE = 20
 """Number of tasks that pruning removes before it checks how much of its time is used."""
 
 
-def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
+def submit(
+    tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None, also: Changes | None = None
+) -> SubmitResult:
     if task.idempotency_key is not None:
         first = find_key(tx, task.creator, task.idempotency_key)
         if first is not None:
@@ -50,6 +52,8 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
     if steps.has_conversation(task) and not check_open(tx, task.session_key):
         tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
     apply(tx, steps.submit_task(task, task.created_at))
+    if also is not None:
+        apply(tx, also)
     for whose in tx.counts.keys() & {None, task.actor}:
         tx.counts[whose] += task.cause in steps.OUTSIDE
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
@@ -259,9 +263,11 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
         page = ids[removed : removed + PRUNE_PAGE]
         for statement in ("prune_steps", "prune_steers", "prune_results", "prune_deliveries", "prune_approvals"):
             tx.run_many(f"task.{statement}", [{"id": task_id} for task_id in page])
-        rows = tx.rows("task.prune", {"ids": dumps(page)})
-        tx.moves += [Move(task_id, status, None) for task_id, status in rows]
+        rows = list(tx.rows("task.prune", {"ids": dumps(page)}))
+        tx.moves += [Move(task_id, status, None) for task_id, status, _, _ in rows]
+        account.prune(tx, {name for task_id, _, *others in rows for name in (task_id, *others) if name})
         removed += len(page)
     if not ids:
+        tx.run("account.prune_days", {"before": before})
         usage.prune(tx)
     return removed

@@ -20,7 +20,7 @@ import { grow, Partial } from "../partial.js";
 import { isBelow } from "../spans.js";
 import { drawSteps } from "../steps.js";
 import { loadSnapshot, stream } from "../stream.js";
-import { formatDateTime, formatPeriod, formatTime } from "../time.js";
+import { formatDateTime, formatPeriod, formatTime, now } from "../time.js";
 import "../waterfall.js";
 import { Work } from "../work.js";
 import { createWorktreePanel } from "../worktree.js";
@@ -69,7 +69,7 @@ export default async function renderTask(main, page) {
     if (!accept()) return;
     Object.assign(data, {
       task: reply.task, prompt_html: reply.prompt_html, result_html: reply.result_html, lineage: addHandoffWork(reply),
-      handoffs: reply.handoffs,
+      handoffs: reply.handoffs, account: { ...reply.account, read_at: now() },
     });
     catchUp(data);
     data.last ??= reply.last_event_at;
@@ -256,7 +256,7 @@ function drawAll(view, data, page) {
   view.worktree.show(task);
   drawOutput(view, data);
   drawEvents(view, data);
-  drawBudget(view.budget, task, sortEvents(data));
+  drawBudget(view.budget, task, data.account, sortEvents(data));
   drawFacts(view.facts, task);
   renderKeyed(view.lineage, data.lineage.filter((relative) => relative.relation !== "self"), (relative) => relative.id,
     createRelative,
@@ -305,7 +305,7 @@ function drawButtons(view, data) {
     cancel: [createActionButton("Cancel", () => cancelTask(data.task), { kind: "danger", iconName: "stop" })],
     retry: [
       h("a.button", { href: address }, "Edit and submit"),
-      createActionButton("Retry", () => retryTask(data.task), { kind: "primary", iconName: "retry" }),
+      createActionButton("Retry", () => retryTask(data.task, data.account), { kind: "primary", iconName: "retry" }),
     ],
     again: task.prompt.length < 4000 ? [h("a.button", { href: address }, "Submit again")] : [],
   }[action]);
@@ -317,8 +317,8 @@ async function cancelTask(task) {
   await post(`/tasks/${task.id}/cancel`);
 }
 
-async function retryTask(task) {
-  if (isSpent(task)) return void openBudgetForm(task);
+async function retryTask(task, account) {
+  if (isSpent(account)) return void openBudgetForm(task, account);
   const navigate = createNavigator();
   const retried = await post(`/tasks/${task.id}/retry`, {}, { key: createRequestKey() });
   showToast("Retry started.");

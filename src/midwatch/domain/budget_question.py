@@ -1,0 +1,66 @@
+"""Budget questions: warn people before a budget is spent, ask them when it is spent, and apply their answer.
+
+An account has one open question at a time, even if several turns reach its limit. The others wait for the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from midwatch.domain.account import Account, list_unwarned, raise_limits, scope_of, set_limits
+from midwatch.domain.agent import Choice, Question
+from midwatch.domain.approval import Approval, ask
+from midwatch.domain.budget import Budget, Over, Spending
+from midwatch.domain.changes import Changes, Fence, Update
+from midwatch.domain.event import BudgetWarned, event
+from midwatch.domain.task import Task, in_turn, make_notices
+
+RAISES: Mapping[str, float] = {"raise by 25 %": 1.25, "raise by 50 %": 1.5, "raise by 100 %": 2.0}
+"""The answers that raise a spent limit, each with its factor."""
+WIND_UP, STOP = "wind up", "stop"
+CHOICES = (
+    *(Choice(name, "allow_once") for name in RAISES), Choice(WIND_UP, "allow_once"), Choice(STOP, "reject_once"),
+)  # fmt: skip
+UNANSWERED = "nobody answered in time"
+"""Why a question expired, if nobody answered it. Any other reason means that its turn ended."""
+
+
+def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
+    """Return the step that warns people once of each limit that is nearly reached; its guard fails if others did."""
+    names = list_unwarned(account, spent)
+    warned = ",".join(filter(None, (account.warned, *names)))
+    overs = [Over(name, getattr(account.budget, name), getattr(spent, name), scope_of(account, task)) for name in names]
+    texts = [f"{task.id}: {over.nearly}. See `midwatch budget {account.id}`." for over in overs]
+    return Changes(
+        fence=Fence(task.id, task.attempt),
+        updates=(Update("account", account.id, {"warned": warned}, {"warned": account.warned}),),
+        deliveries=tuple(
+            delivery
+            for over, text in zip(overs, texts, strict=True)
+            for delivery in make_notices(task, f"budget:{account.id}:{over.budget}:{over.limit:.15g}", text, now)
+        ),
+        events=tuple(
+            event(BudgetWarned(account_id=account.id, **over._asdict()), now, **in_turn(task)) for over in overs
+        ),
+    )
+
+
+def ask_for_more(task: Task, account: Account, over: Over, seconds: float, now: int) -> tuple[Approval, Changes]:
+    """Return the question whether an account may spend more, and the step that stores it.
+
+    The step fails if another turn has asked meanwhile.
+    """
+    words = over.words[0].upper() + over.words[1:]
+    approval, step = ask(task, Question(text=f"{words}. May the work go on?", choices=CHOICES), seconds, now)
+    asked = Update("account", account.id, {"approval_id": approval.id}, {"approval_id": account.approval_id})
+    return approval, step._replace(updates=(*step.updates, asked))
+
+
+def answer_question(account: Account, answer: str | None) -> tuple[Budget, Update]:
+    """Return the limits after an answer to the question of an account, and the update that writes it."""
+    limits = account.budget
+    if answer is not None and answer in RAISES:
+        limits = raise_limits(limits, account.spent, RAISES[answer])
+        return limits, set_limits(account, limits)
+    fields = {"on_budget": "wind_up" if answer == WIND_UP else "stop", "approval_id": None}
+    return limits, Update("account", account.id, fields, {"approval_id": account.approval_id})

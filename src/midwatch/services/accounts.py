@@ -1,0 +1,79 @@
+"""The account service: what work may spend together and what it has spent. The record is `midwatch.domain.account`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from midwatch.base.clock import iso
+from midwatch.base.errors import Forbidden, NotFound
+from midwatch.domain.account import DAY, Account, build_account
+from midwatch.domain.budget import NO_LIMITS
+from midwatch.domain.identity import AnyActor
+from midwatch.domain.store import Store
+from midwatch.domain.task import OPEN, Task
+from midwatch.services.authorization import Authorization, authorize
+
+MOST = 200
+
+
+class Accounts:
+    """Service: budgets that trees of work share."""
+
+    def __init__(self, store: Store, authorization: Authorization) -> None:
+        self._store = store
+        self._authorization = authorization
+
+    async def list(self, limit: int = 50, *, actor: AnyActor = None) -> list[dict[str, Any]]:
+        """Return accounts with limits as JSON: those that ask first, then those of open work, then newest first."""
+        authorize(actor, "oversee")
+        described = [await self._describe(account) for account in await self._store.list_accounts(min(limit, MOST))]
+        return sorted(described, key=lambda account: (account["question"] is None, not account["open"]))
+
+    async def get(self, account_id: str, *, actor: AnyActor = None) -> dict[str, Any]:
+        """Return an account as JSON, with its tasks, or raise NotFound. The account of any task can be read."""
+        tasks = await self._store.list_account_tasks(account_id)
+        account = next(iter(await self._store.read_accounts([account_id])), None)
+        if account is None and not tasks:
+            raise NotFound("budget", account_id)
+        authorize(actor, "oversee" if account_id.startswith(DAY) else "read")
+        seen = [task for task in tasks if await self._may_read(actor, task)]
+        if tasks and not seen:
+            await self._authorization.check_tasks(actor, "read", tasks)
+        if account is None:
+            first = tasks[0]
+            account = build_account(first._replace(account_id=account_id), NO_LIMITS, tasks, first.created_at)
+        return {**await self._describe(account), "tasks": [_describe_task(task) for task in seen]}
+
+    async def _may_read(self, actor: AnyActor, task: Task) -> bool:
+        """Return whether the actor may read a task: an agent may read only its own work."""
+        with suppress(Forbidden):
+            await self._authorization.check_tasks(actor, "read", [task])
+            return True
+        return False
+
+    async def _describe(self, account: Account) -> dict[str, Any]:
+        approval = await self._store.get_approval(account.approval_id) if account.approval_id else None
+        root = await self._store.get_task(account.id) if account.scope != "day" else None
+        goal = await self._store.get_goal(account.id) if account.scope == "goal" else None
+        return {
+            **account.snapshot(),
+            "question": approval.id if approval is not None and approval.status == "pending" else None,
+            "open": bool((root and root.open) or (goal and goal.open)),
+            "title": goal.objective if goal else root.prompt if root else account.id,
+            "agent": goal.agent if goal else root.agent if root else None,
+        }
+
+
+def _describe_task(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "parent_id": task.parent_id or task.retry_of,
+        "agent": task.agent,
+        "status": task.status,
+        "open": task.status in OPEN,
+        "prompt": task.prompt[:MOST],
+        "budget": task.budget,
+        "usage": task.usage,
+        "created_at": iso(task.created_at),
+    }

@@ -1,0 +1,45 @@
+-- What a tree of work may spend together, and what it has spent.
+CREATE TABLE accounts (
+  id TEXT PRIMARY KEY,
+  scope TEXT NOT NULL,
+  limits TEXT NOT NULL,
+  on_budget TEXT NOT NULL,
+  tokens INTEGER NOT NULL,
+  usd REAL NOT NULL,
+  steps INTEGER NOT NULL,
+  seconds REAL NOT NULL,
+  warned TEXT NOT NULL,
+  approval_id TEXT,
+  created_at INTEGER NOT NULL
+);
+CREATE INDEX accounts_recent ON accounts (created_at, id);
+CREATE UNIQUE INDEX accounts_asking ON accounts (approval_id) WHERE approval_id IS NOT NULL;
+
+-- The account of a task, if it is not the account that has the id of the task.
+ALTER TABLE tasks ADD COLUMN account_id TEXT;
+ALTER TABLE tasks ADD COLUMN on_budget TEXT NOT NULL DEFAULT 'stop';
+CREATE INDEX tasks_account ON tasks (account_id, id) WHERE account_id IS NOT NULL;
+UPDATE tasks SET account_id = cause_id WHERE cause = 'goal';
+UPDATE tasks SET account_id = coalesce((SELECT account_id FROM tasks root WHERE root.id = tasks.root_id), root_id)
+WHERE root_id <> id AND cause <> 'goal';
+UPDATE tasks SET account_id = retry_of WHERE retry_of IS NOT NULL AND account_id IS NULL;
+ALTER TABLE goals ADD COLUMN on_budget TEXT;
+ALTER TABLE automations ADD COLUMN on_budget TEXT;
+
+-- Goals, and the last try of each task with a budget: what it has spent includes its earlier tries.
+INSERT INTO accounts
+SELECT id, 'goal',
+  json_patch('{}', json_object('tokens', nullif(max_tokens, 0), 'usd', nullif(max_usd, 0), 'seconds', nullif(max_seconds, 0))),
+  'stop', tokens, usd, 0, seconds, '', NULL, created_at
+FROM goals;
+INSERT OR IGNORE INTO accounts
+SELECT coalesce(retry_of, id), CASE cause WHEN 'automation' THEN 'automation' ELSE 'task' END,
+  json_remove(budget, '$.before'), 'stop',
+  coalesce(json_extract(usage, '$.input_tokens'), 0) + coalesce(json_extract(usage, '$.output_tokens'), 0)
+    + coalesce(json_extract(budget, '$.before.tokens'), 0),
+  coalesce(json_extract(usage, '$.cost_usd'), 0.0) + coalesce(json_extract(budget, '$.before.usd'), 0.0),
+  coalesce(json_extract(usage, '$.steps'), 0) + coalesce(json_extract(budget, '$.before.steps'), 0),
+  coalesce(json_extract(usage, '$.seconds'), 0.0) + coalesce(json_extract(budget, '$.before.seconds'), 0.0),
+  '', NULL, created_at
+FROM tasks WHERE budget IS NOT NULL AND cause <> 'goal' ORDER BY id DESC;
+UPDATE tasks SET budget = json_remove(budget, '$.before') WHERE json_type(budget, '$.before') IS NOT NULL;

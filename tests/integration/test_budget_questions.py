@@ -1,0 +1,270 @@
+"""Test budgets that ask: a warning before the limit, one question at the limit, and what each answer does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.model_server import serve
+from midwatch import Runtime, Settings, Task, Turn, TurnResult
+from midwatch.agents.function import FunctionAgent
+from midwatch.agents.llm.kind import LlmAgent
+from midwatch.base.errors import Conflict
+from midwatch.domain.account import Account
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.approval import Approval
+from midwatch.domain.event import Event, EventFilter, LlmRequest, LlmResponse
+from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
+from servers import until
+
+CALL = 100
+REQUEST = LlmRequest(model="m", messages_count=1, tools_count=0)
+ANSWER = LlmResponse(model="m", usage={"input_tokens": CALL}, finish_reason="stop")
+
+
+async def spend(turn: Turn) -> TurnResult:
+    """Call a model as often as the prompt says, or until the budget is spent."""
+    for _ in range(int(turn.prompt.rpartition(" ")[2])):
+        if (await turn.reserve()).action != "go_on":
+            return TurnResult(outcome="budget", error="spent")
+        await turn.emit(REQUEST)
+        await turn.emit(ANSWER)
+    return TurnResult(text="did it")
+
+
+async def spend_step(turn: Turn) -> TurnResult:
+    """Call a model twice in each step of a goal."""
+    for _ in range(2):
+        if (await turn.reserve()).action != "go_on":
+            return TurnResult(outcome="budget", error="spent")
+        await turn.emit(REQUEST)
+        await turn.emit(ANSWER)
+    return TurnResult(text=f"did {turn.task_id}")
+
+
+@asynccontextmanager
+async def open_home(home: Path, db: str | None = None, **more: Any) -> AsyncIterator[Runtime]:
+    home.mkdir(exist_ok=True)
+    clock = more.pop("clock", None)
+    (home / "midwatch.toml").write_text("detect_agents = false\nshutdown_grace = 0\n")
+    channels = {"there": RecordingChannel("there")}
+    settings = Settings.load(home, db=db)
+    async with Runtime.open(home, settings=settings, agents=more, channels=channels, clock=clock) as desk:
+        yield desk
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_desk(request: pytest.FixtureRequest, home: Path) -> Callable[..., Any]:
+    """Open a desk on each kind of store."""
+    db = request.getfixturevalue("database") if request.param == "postgres" else None
+    return lambda **more: open_home(home, db, **more)
+
+
+async def submit(desk: Runtime, prompt: str = "go on 9", **options: Any) -> Task:
+    wish: dict[str, Any] = {"agent": "it", "route": "there", "budget": {"tokens": 4 * CALL}, **options}
+    return await desk.tasks.submit(prompt, **wish)
+
+
+async def wait(desk: Runtime, task: Task) -> Task:
+    async with asyncio.timeout(60):
+        return await desk.tasks.wait(task.id)
+
+
+async def find_question(desk: Runtime, before: Approval | None = None) -> Approval:
+    """Return the open question, when there is one other than `before`."""
+
+    async def look() -> Approval | None:
+        return next((question for question in await desk.approvals.list() if question != before), None)
+
+    question: Approval = await until(look)
+    return question
+
+
+async def read_account(desk: Runtime, account_id: str) -> Account:
+    (account,) = await desk.store.read_accounts([account_id])
+    return account
+
+
+async def read_events(desk: Runtime, *kinds: str) -> list[Event]:
+    return await desk.store.read_events(0, EventFilter(kinds=kinds))
+
+
+async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_on(open_desk: Any) -> None:
+    agent = ScriptedAgent(spend, terms=AgentTerms(slots=1, on_crash="rerun"))
+    async with open_desk(it=agent) as desk:
+        task = await submit(desk)
+        question = await find_question(desk)
+        assert (await desk.tasks.get(task.id)).status_text == "running: waits for an answer"
+        assert [choice.name for choice in question.choices] == [
+            "raise by 25 %", "raise by 50 %", "raise by 100 %", "wind up", "stop"
+        ]  # fmt: skip
+        assert question.question == "Its budget of 400 tokens is spent: 400 tokens. May the work go on?"
+        other = await wait(desk, await submit(desk, "go on 1"))
+        assert other.status == "done", "the slot is free meanwhile"
+        assert len(await read_events(desk, "llm_response")) == 4 + 1, "no call is made meanwhile"
+        (listed, *_) = await desk.accounts.list()
+        assert (listed["id"], listed["question"]) == (task.id, question.id)
+        await desk.approvals.answer(question.id, "raise by 50 %", actor="ann")
+        second = await find_question(desk, question)
+        account = await read_account(desk, task.id)
+        assert (account.limits, account.tokens, account.approval_id) == ({"tokens": 600}, 600, second.id)
+        await desk.approvals.answer(second.id, "raise by 100 %", actor="bob")
+        done = await wait(desk, task)
+        assert (done.status, done.attempt, done.tokens_used) == ("done", 1, 900)
+        resolved = [event.payload for event in await read_events(desk, "approval_resolved")]
+        assert [(answer["answer"], answer["answered_by"]) for answer in resolved] == [
+            ("raise by 50 %", "ann"),
+            ("raise by 100 %", "bob"),
+        ]
+        with pytest.raises(Conflict):
+            await desk.approvals.answer(question.id, "stop")
+
+
+async def test_people_are_warned_once_at_four_fifths_of_each_limit(open_desk: Any) -> None:
+    async with open_desk(it=ScriptedAgent(spend)) as desk:
+        task = await wait(desk, await submit(desk, "go on 5", budget={"tokens": 5 * CALL, "steps": 50}))
+        assert task.status == "done"
+        (warned,) = await read_events(desk, "budget_warned")
+        expected = {"budget": "tokens", "scope": "task", "limit": 500, "spent": 400, "account_id": task.id}
+        assert warned.payload == expected
+        notices = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("budget:")]
+        text = f"{task.id}: 400 tokens of its budget of 500 tokens are spent. See `midwatch budget {task.id}`."
+        assert [notice.text for notice in notices] == [text]
+
+
+@pytest.mark.parametrize("answer", ["stop", "wind up", None])
+async def test_after_stop_the_whole_account_stops(open_desk: Any, answer: str | None) -> None:
+    async def lead(prompt: str, turn: Turn) -> str:
+        parts = [turn.delegate("it", f"part {n} 9") for n in range(3)]
+        return ", ".join(str(part) for part in await asyncio.gather(*parts, return_exceptions=True))
+
+    agents = {"it": ScriptedAgent(spend), "lead": FunctionAgent("lead", lead, on_loop=True)}
+    async with open_desk(**agents) as desk:
+        task = await submit(desk, "x", agent="lead")
+
+        async def all_wait() -> bool:
+            members = await desk.store.list_account_tasks(task.id)
+            return [member.wait for member in members if member.id != task.id] == ["approval"] * 3
+
+        await until(all_wait)
+        (question,) = await desk.approvals.list()  # all three wait for the same one
+        await desk.approvals.answer(question.id, answer, grant=None if answer else False)
+        done = await wait(desk, task)
+        members = [member for member in await desk.store.list_account_tasks(task.id) if member.id != task.id]
+        assert [member.outcome for member in members] == ["budget"] * 3, done.result
+        account = await read_account(desk, task.id)
+        assert account.on_budget == ("wind_up" if answer == "wind up" else "stop")
+        assert await desk.approvals.list() == [], "nobody is asked again"
+        assert account.tokens <= 4 * CALL + 2 * CALL, "no more than the calls in flight"
+
+
+async def test_wind_up_is_one_last_call_without_tools(home: Path) -> None:
+    def note(line: str) -> str:
+        """Writes a line."""
+        return line
+
+    async with serve() as (url, model):
+        agent = LlmAgent("it", "openai:fake", base_url=f"{url}/v1", tools=[note])
+        async with open_home(home, it=agent) as desk:
+            script = "".join('[[tool note {"line": "x"}]]' for _ in range(9))
+            task = await submit(desk, script, budget={"steps": 3})
+            question = await find_question(desk)
+            calls = len(model.requests)
+            await desk.approvals.answer(question.id, "wind up", actor="ann")
+            done = await wait(desk, task)
+            assert (done.status, done.outcome) == ("done", "ok"), done.error
+            assert "its budget of 3 steps is spent" in (done.result or "")
+            assert len(model.requests) == calls + 1
+            skipped = [event.payload["reason"] for event in await read_events(desk, "tool_exec_skipped")]
+            assert skipped == ["It was not run: its budget of 3 steps is spent: 3 steps."]
+            assert (await read_account(desk, task.id)).steps == 4
+
+
+async def test_a_question_that_nobody_answers_stops_the_work(home: Path) -> None:
+    clock = FakeClock()
+    async with open_home(home, clock=clock, it=ScriptedAgent(spend)) as desk:
+        task = await submit(desk)
+        question = await find_question(desk)
+        await clock.advance(12 * 3600 + 60)
+        stopped = await wait(desk, task)
+        assert (stopped.outcome, (await desk.approvals.get(question.id)).status) == ("budget", "expired")
+        notices = {n.notice: n.text for n in await desk.store.list_deliveries(task_id=task.id)}
+        assert f"midwatch retry {task.id} --budget tokens=800" in notices["failed"]
+
+
+async def test_an_agent_that_acts_by_itself_is_resumed_after_the_answer(open_desk: Any) -> None:
+    async def act(turn: Turn) -> TurnResult:
+        await turn.keep_thread("th_1")
+        for _ in range(4):
+            await turn.emit(REQUEST)
+            await turn.emit(ANSWER)
+        return TurnResult(text=f"attempt {turn.attempt} of {turn.thread_id}", thread_id="th_1")
+
+    async with open_desk(it=ScriptedAgent(act, terms=AgentTerms(on_crash="resume"))) as desk:
+        task = await submit(desk, budget={"tokens": 3 * CALL})
+        question = await find_question(desk)
+        assert (await desk.tasks.get(task.id)).attempt == 1
+        await desk.approvals.answer(question.id, "raise by 100 %")
+        second = await find_question(desk, question)
+        await desk.approvals.answer(second.id, "raise by 100 %")
+        done = await wait(desk, task)
+        assert (done.status, done.result) == ("done", "attempt 3 of th_1")
+        assert [e.payload["reason"] for e in await read_events(desk, "task_interrupted")] == ["budget", "budget"]
+        assert (await read_account(desk, task.id)).tokens == done.tokens_used
+
+
+async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
+    async def act(turn: Turn) -> str:
+        for _ in range(9):
+            await turn.emit(REQUEST)
+            await turn.emit(ANSWER)
+            await asyncio.sleep(0)
+        return "all of it"
+
+    async with open_desk(it=ScriptedAgent(act)) as desk:
+        task = await wait(desk, await submit(desk))
+        assert (task.outcome, await desk.approvals.list(None)) == ("budget", [])
+
+
+async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) -> None:
+    async with open_desk(it=ScriptedAgent(spend_step)) as desk:
+        goal = await desk.goals.create("reach it", agent="it", route="there", max_tokens=3 * CALL)
+        question = await find_question(desk)
+        await desk.approvals.answer(question.id, "raise by 100 %", actor="ann")
+        second = await find_question(desk, question)  # its third step asks before it begins
+        assert (await desk.goals.get(goal.id)).max_tokens == 6 * CALL
+        await desk.goals.edit(goal.id, {"max_tokens": 9 * CALL})  # the question is about an old limit
+        assert (await desk.approvals.get(second.id)).status == "expired"
+        third = await find_question(desk, second)
+        await desk.approvals.answer(third.id, "stop")
+
+        async def paused() -> bool:
+            return (await desk.goals.get(goal.id)).status == "paused"
+
+        await until(paused)
+        assert (await desk.goals.get(goal.id)).tokens == 9 * CALL
+
+
+async def test_the_deadline_of_a_handoff_stands_still_while_people_are_asked(home: Path) -> None:
+    async def lead(prompt: str, turn: Turn) -> str:
+        return str((await turn.delegate("it", "part 6", timeout=300.0)).output)
+
+    clock = FakeClock()
+    agents = {"it": ScriptedAgent(spend), "lead": FunctionAgent("lead", lead, on_loop=True)}
+    async with open_home(home, clock=clock, **agents) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        await clock.advance(3600)
+        (handoff,) = await desk.handoffs.list()
+        assert handoff.status == "in_progress"
+        await desk.approvals.answer(question.id, "raise by 100 %")
+        done = await wait(desk, task)
+        assert (done.status, done.result) == ("done", "did it")
+        (handoff,) = await desk.handoffs.list()
+        late = (handoff.deadline_at - handoff.created_at) / 1e6
+        assert 3900 <= late < 4000, "it moved by the time of waiting only"
