@@ -69,7 +69,9 @@ async def test_a_log_is_whole_after_stops_and_kills(home: Path) -> None:
     await server.stop()
 
 
-async def test_a_log_on_a_full_disk_waits_and_stops_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_that_cannot_be_written_waits_and_stops_nothing(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     home.mkdir(exist_ok=True)
     (home / "midwatch.toml").write_text("[event_logs.a]\npath = 'place/a.jsonl'")
     (home / "place").write_text("not a directory")

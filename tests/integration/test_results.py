@@ -16,11 +16,13 @@ import pytest
 
 from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
 from fakes.model_server import Model, serve
-from midwatch import Runtime, Settings, Task, Turn
+from midwatch import HandoffOptions, HandoffTask, Runtime, Settings, Task, Turn
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
+from midwatch.base.errors import InvalidInput
 from midwatch.domain.context_item import HEAD
 from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.identity import Actor
 from midwatch.domain.task import TaskFilter
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import ScriptedAgent
@@ -147,6 +149,28 @@ async def list_wakes_of(desk: Runtime, task: Task) -> list[Task]:
     return [wake for wake in await list_tasks(desk, "result") if wake.session_key == task.session_key]
 
 
+@pytest.mark.parametrize("retried", [True, False])
+async def test_a_cancelled_turn_returns_its_results_and_its_retry_has_them(
+    fake: Fake, home: Path, retried: bool
+) -> None:
+    agents: dict[str, Any] = {"boss": boss(fake), "worker": FunctionAgent("worker", lambda prompt: "seven")}
+    async with Runtime.open(home, agents=agents) as desk:
+        await say(desk, f"{submit_command(delay=3600)} [[say started]]")
+        await desk.tasks.cancel((await find_child(desk)).id)
+        held = await desk.tasks.submit("[[hold a]] [[say held]]", agent="boss", session_key=KEY)
+        await fake[1].until(lambda seen: "a" in seen.held)
+        assert contexts(fake)[-1].count("> [cancelled]") == 1
+        await desk.tasks.cancel(held.id)
+        assert (await wait_for_end(desk, held)).status == "cancelled"
+        fake[1].release("a")
+        if retried:
+            assert (await wait_for_end(desk, await desk.tasks.retry(held.id))).outcome == "ok"
+            assert contexts(fake)[-1].count("> [cancelled]") == 1
+        await say(desk, "[[say bye]]")
+        assert contexts(fake)[-1].count("> [cancelled]") == 1
+        assert await desk.store.list_context_items(KEY) == []
+
+
 async def test_agents_of_other_kinds_get_results_before_the_prompt(home: Path) -> None:
     prompts: list[str] = []
 
@@ -168,6 +192,37 @@ async def test_agents_of_other_kinds_get_results_before_the_prompt(home: Path) -
     assert prompts[1].startswith(HEAD)
     assert "> seven\n\nThe message to answer:\nnext" in prompts[1]
     assert prompts[2] == "last"
+
+
+async def test_a_handoff_that_an_agent_requests_returns_to_it(home: Path) -> None:
+    async def lead(prompt: str, turn: Any) -> str:
+        if prompt == "begin":
+            agent = Actor("ann", "attempt", task=turn.task)
+            await desk.handoff_requests.create(options, actor=agent)
+            with pytest.raises(InvalidInput, match="wake"):
+                await desk.handoff_requests.create(options, actor=agent, wait=1.0)
+        return prompt
+
+    options = HandoffOptions(task=HandoffTask(description="count"), to="worker", returns="wake")
+    terms = FunctionAgent.terms._replace(submits=True)
+    agents: dict[str, Any] = {
+        "boss": FunctionAgent("boss", lead, on_loop=True, terms=terms),
+        "worker": FunctionAgent("worker", lambda prompt: "seven"),
+    }  # fmt: skip
+    async with Runtime.open(home, agents=agents) as desk:
+        first = await say(desk, "begin")
+        (wake,) = await until(partial(list_wakes_of, desk, first))
+        assert "> seven" in ((await wait_for_end(desk, wake)).result or "")
+
+
+async def test_a_person_cannot_be_woken(home: Path) -> None:
+    agents: dict[str, Any] = {"worker": FunctionAgent("worker", lambda prompt: "seven")}
+    async with Runtime.open(home, agents=agents) as desk:
+        with pytest.raises(InvalidInput, match="only the agent of a running task"):
+            await desk.tasks.submit("count", agent="worker", wake=True)
+        options = HandoffOptions(task=HandoffTask(description="count"), to="worker", returns="wake")
+        with pytest.raises(InvalidInput, match="only an agent"):
+            await desk.handoff_requests.create(options, actor="ann")
 
 
 async def test_what_is_awaited_does_not_return_again(home: Path) -> None:

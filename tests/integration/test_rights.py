@@ -46,6 +46,7 @@ FORM = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\
 BODIES: Mapping[str, Any] = {
     "POST /api/v1/tasks": {"prompt": "x"},
     "POST /api/v1/rules/test": {"agent": "demo", "tool": "read_file"},
+    "POST /api/v1/tool_calls/check": {"tool": "Bash", "arguments": {"command": "ls"}, "agent": "demo"},
     "POST /api/v1/automations": {"prompt": "x", "every": "1h"},
     "PATCH /api/v1/automations/{automation_id}": {"title": "x"},
     "POST /api/v1/automations/import": {"automations": []},

@@ -39,7 +39,7 @@ COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "usage",
     "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version", "agents",
-    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "rules",
+    "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")
@@ -54,6 +54,7 @@ GROUPS = {
     ],
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
     "handoff": ["to", "list", "show", "cancel", "retry"],
+    "hook": ["claude"],
 }  # fmt: skip
 EVENT_TEXTS = [
     *(name for name in COMMANDS if name not in GROUPS),

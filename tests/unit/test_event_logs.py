@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,22 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
     await writer.write(make_many(1, 1))
     assert read(place / "a.jsonl") == [1]
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    writer = EventLogWriter(EventLogOptions(path=path))
+    await writer.write(make_many(1, 2))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 300, hard))  # a part of the batch can be written
+    try:
+        with pytest.raises(StoreUnavailable, match="File too large"):
+            await writer.write(make_many(3, 12))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read(path) == [1, 2]
+    await writer.write(make_many(3, 12))
+    assert read(path) == [*range(1, 13)]
 
 
 @pytest.mark.parametrize(

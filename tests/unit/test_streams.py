@@ -21,8 +21,9 @@ from midwatch.agents.streams.gemini import GeminiStream
 from midwatch.agents.streams.goose import GooseStream
 from midwatch.agents.streams.lines import LINE_LIMIT, Lines
 from midwatch.agents.streams.opencode import OpencodeStream
-from midwatch.agents.streams.reading import guess_kind, make_title, read_change, read_plan, unwrap_command
+from midwatch.agents.streams.reading import make_title, read_change, read_plan, unwrap_command
 from midwatch.base.clock import SECOND
+from midwatch.domain.tool_name import guess_kind
 
 RECORDINGS = Path(__file__).parents[1] / "recordings/headless"
 NAMES = sorted(PROFILES)

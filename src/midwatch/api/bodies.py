@@ -157,6 +157,17 @@ class AnswerBody(Strict):
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
+class ToolCallBody(Strict):
+    """A tool that an agent's program wants to use."""
+
+    tool: str = Field(min_length=1, max_length=500, examples=["Bash"])
+    arguments: dict[str, Any] = Field(default_factory=dict, examples=[{"command": "git push"}])
+    id: str | None = Field(None, max_length=500, description="The id of the call; a repeated request has the same id.")
+    workdir: str | None = Field(None, max_length=4096, description="The directory that relative paths begin at.")
+    agent: str | None = Field(None, max_length=100, description="Outside of a task: the agent whose rules apply.")
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a decision.")
+
+
 class SignInBody(Strict):
     """A code or a token to sign in with."""
 

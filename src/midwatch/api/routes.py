@@ -20,12 +20,13 @@ from midwatch.api import (
     system,
     tasks,
     terminals,
+    tool_calls,
     worktrees,
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
-    deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules,
+    tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ COMMANDS = {
     "automation": ("automation.app", "Run prompts on a schedule."),
     "goal": ("goal.app", "Let an agent work on an objective, step by step."),
     "handoff": ("handoff.app", "Hand work to another agent."),
+    "hook": ("hook.app", "Programs that other agents' hooks call, so that rules hold there, too."),
     "rules": ("rules.app", "List, test and revoke rules on the use of tools."),
 }
 """For each command: the module and the name where it is, and the first sentence of its help."""

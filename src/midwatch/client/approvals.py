@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
     from midwatch.domain.rule import RuleTest
     from midwatch.wire.approvals import ApprovalInfo, RuleInfo, RulePage, RuleTrialInfo
+    from midwatch.wire.tool_calls import ToolDecisionInfo
 
 
 class ApprovalCalls(Transport):
@@ -33,6 +34,10 @@ class ApprovalCalls(Transport):
     async def deny(self, approval_id: str, why: str | None = None, *, always: bool = False) -> ApprovalInfo:
         """Answer a question with no. With `always` the answer also creates a rule."""
         return await self._post(path_of("approval", approval_id, "deny"), why=why, always=always or None)
+
+    async def check_tool_call(self, call: Mapping[str, Any], wait: float = 0.0) -> ToolDecisionInfo:
+        """Return the decision about a tool call of one's own running task, for the agent of this task."""
+        return await self._post("/tool_calls/check", call, wait=wait)
 
     async def rules(self, *, all: bool = False, limit: int = 500) -> RulePage:
         """Return the rules that answers have created, newest first, and the `written` rules of the settings.

@@ -24,6 +24,7 @@ from midwatch.services.system import System
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Limits, Tasks
 from midwatch.services.terminals import Terminals
+from midwatch.services.tool_calls import ToolCalls
 from midwatch.services.worktrees import Worktrees
 
 
@@ -63,6 +64,7 @@ class Desk(Foundation):
         self.goals = Goals(store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults())
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
+        self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)

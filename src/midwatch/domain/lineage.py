@@ -11,7 +11,7 @@ from typing import Literal
 
 from midwatch.domain.task import Task, turn_of
 
-Source = Literal["delegate", "transfer", "background", "retry", "goal", "automation", "steer"]
+Source = Literal["delegate", "transfer", "background", "retry", "goal", "automation", "steer", "wake"]
 """What made a task; see the page about events."""
 LONGEST_PATH = 1000
 """The greatest length of a path, in characters."""

@@ -121,8 +121,7 @@ class Task(NamedTuple):
     """How many messages people sent to turns of this task. A step that ends the task fails if this has changed."""
     parent_turn_id: str | None = None
     trace_path: str | None = None
-    source: str | None = None
-    """What made the task, if it grew out of other work; see `midwatch.domain.lineage`."""
+    source: str | None = None  # these three: see `midwatch.domain.lineage`
     returns_to: Hidden[str | None] = None
     """The task whose agent started this task without waiting for it, or None."""
     returns: Hidden[Returns | None] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 MOST_TEXTS = 500
 MOST_CHARACTERS = 50_000
@@ -64,18 +64,29 @@ class ToolDecision(NamedTuple):
     """The decision about a tool call before the tool runs.
 
     `go_on`: run the tool, with the arguments of `call` if it is set. `answer`: do not run the tool; the model gets
-    `result`. `deny`: do not run the tool; the model gets `reason`. `stop`: end the turn.
+    `result`. `deny`: do not run the tool; the model gets `reason`. `stop`: end the turn. `ask`: the program
+    itself must ask a person, because no task of midwatch runs.
     """
 
-    action: Literal["go_on", "answer", "deny", "stop"] = "go_on"
+    action: Literal["go_on", "answer", "deny", "stop", "ask"] = "go_on"
     call: ToolCall | None = None
     result: ToolResult | None = None
     reason: str | None = None
     by: str | None = None
-    """What decided: a rule or a hook, as text for people."""
+    """What decided: a rule, a hook or a person, as text for people; None with `go_on` if nobody decided."""
 
 
 GO_ON = ToolDecision()
+
+
+class ToolGate(Protocol):
+    """Port: the turns of this process, which decide about the tools that their agents' programs want to use."""
+
+    async def check_tool(self, task_id: str, call: ToolCall, wait: float) -> ToolDecision | None:
+        """Return the decision about a tool call; None if there is none after `wait` seconds.
+
+        Raise KeyError if no turn of the task runs in this process.
+        """
 
 
 def collect_texts(arguments: Any) -> ToolFacts:

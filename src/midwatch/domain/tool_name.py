@@ -19,6 +19,25 @@ APART = re.compile(r"__+|[/.:#|>\\]+")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 BETWEEN = re.compile(r"[\s_-]+")
 LONGEST_NAME = 500
+KIND_WORDS = {
+    "think": ("think", "todo", "plan", "task", "goal"),
+    "execute": ("bash", "shell", "exec", "command", "terminal", "powershell"),
+    "edit": ("write", "edit", "create", "replace", "patch", "file_change", "insert"),
+    "search": ("grep", "glob", "search", "find", "list", "ls"),
+    "fetch": ("fetch", "web", "http", "browse"),
+    "read": ("read", "view", "cat", "open"),
+    "delete": ("delete", "remove"),
+    "move": ("move", "rename"),
+}
+"""Parts of a tool's name that show the kind of the tool. The first match counts."""
+
+
+def guess_kind(name: str) -> str:
+    """Guess the kind of a tool from its name."""
+    lower = name.lower()
+    if "web" in lower:
+        return "fetch"
+    return next((kind for kind, words in KIND_WORDS.items() if any(word in lower for word in words)), "other")
 
 
 @lru_cache(1000)

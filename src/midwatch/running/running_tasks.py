@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from midwatch.domain.agent import Turn
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.tool_call import ToolCall, ToolDecision
 from midwatch.running.run import Run
+from midwatch.running.tool_checks import ToolChecks
 
 
 class RunningTasks(dict[str, Run]):
-    """The runs of this process, by task id. Implements `midwatch.domain.handoff.RunningTasks`."""
+    """The runs of this process, by task id. Implements the ports `RunningTasks` of handoffs and `ToolGate`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns: dict[str, Turn] = {}
+        self._checks: dict[str, ToolChecks] = {}
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
         """Release the slot of a task while the task waits for a handoff; do nothing if the task runs elsewhere."""
@@ -21,3 +29,24 @@ class RunningTasks(dict[str, Run]):
         run = self.get(task_id)
         if run is not None:
             await run.delegations.attend(handoff, run.wait_for_handoff)
+
+    # -- tools that the agent's program asks about ---------------------------------------------------------------
+
+    def open_turn(self, turn: Turn) -> None:
+        """Let the program of the agent ask about tools from now on."""
+        self._turns[turn.task_id] = turn
+
+    async def close_turn(self, task_id: str) -> None:
+        """End all checks of the turn, because the turn has ended."""
+        del self._turns[task_id]
+        if checks := self._checks.pop(task_id, None):
+            await checks.close()
+
+    async def check_tool(self, task_id: str, call: ToolCall, wait: float) -> ToolDecision | None:
+        """Return the decision about a tool call; None if there is none after `wait` seconds.
+
+        Raise KeyError if no turn of the task runs in this process.
+        """
+        turn = self._turns[task_id]
+        checks = self._checks.setdefault(task_id, ToolChecks(turn))
+        return await checks.check(call, wait)

@@ -22,9 +22,9 @@ async def check_tool(
     if decision.verdict == "deny":
         return ToolDecision("deny", reason=DENIED.format(decision.rule), by=decision.rule)
     if decision.verdict != "ask" or call.asks:
-        return GO_ON
+        return ToolDecision(by=decision.rule) if decision.verdict == "allow" else GO_ON
     answer = await ask(question)
     if answer.granted:
-        return GO_ON
+        return ToolDecision(by="a person allowed it")
     why = f": {answer.why}" if answer.why else ""
     return ToolDecision("deny", reason=REFUSED.format(answer.status, why), by=decision.rule)

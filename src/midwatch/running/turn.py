@@ -207,7 +207,10 @@ class LiveTurn:
         items = await self._host.store.list_context_items(self.session_key, own if again else None)
         inbox.may_have_results |= bool(items)
         self._results |= {item.id: item for item in items}
-        return tuple(items)
+        known = [] if again else [item for item in items if item.taken_by == own]
+        if known:  # a cancelled try of this task took them; its steps, which this try continues, contain them
+            await self.log.write(Changes(fence=self.fence, updates=take_items(known, own, self.attempt)))
+        return tuple(item for item in items if item not in known)
 
     async def add_results(self) -> None:
         """Take the results of background work that wait, and put them before the prompt."""

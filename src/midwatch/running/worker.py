@@ -245,6 +245,7 @@ class Worker:
 
     async def _take_turn(self, run: Run, turn: LiveTurn) -> TurnOutcome:
         assert run.conversation is not None
+        self.running.open_turn(turn)
         body = run_turn(run.conversation, turn)
         run.body = asyncio.get_running_loop().create_task(body, context=turn.context())
         run.body.add_done_callback(run.end)
@@ -253,6 +254,7 @@ class Worker:
             run.interrupt_agent()
         await run.ended
         run.stop_timers()
+        await self.running.close_turn(run.task.id)
         await run.delegations.close()
         if not run.body.done():
             return TurnOutcome("error", error="the agent could not be stopped and still runs.", result=STUCK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Unpack, cast
 
@@ -32,6 +31,7 @@ from midwatch.domain.rule import (
 )
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.domain.tool_name import guess_kind
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.rule_decision import decide_and_look_ahead, decide_by_level, strictest
@@ -157,12 +157,6 @@ class Rules:
 TOLD = {"allow": "allowed", "ask": "a person is asked", "deny": "denied"}
 KINDS: Mapping[str, QuestionKind] = {"command": "execute", "path": "edit", "host": "fetch"}
 """The kind of a tool that is tested, if only its command, path or host is named."""
-KIND_WORDS: Mapping[QuestionKind, str] = {
-    "execute": "run|bash|shell|exec|command|terminal", "fetch": "fetch|web|http|browse", "delete": "delete|remove",
-    "move": "move|rename", "edit": "write|edit|create|replace|patch|insert", "search": "grep|glob|search|find|list",
-    "read": "read|view|cat|open",
-}  # fmt: skip
-"""Words in the name of a tool that show its kind."""
 
 
 def _describe(decision: Decision) -> str:
@@ -176,9 +170,8 @@ def _guess_kind(use: RuleTest) -> str:
     name = use.get("tool") or ""
     if use.get("kind") or "/" in name:
         return use.get("kind") or "other"
-    by_name = (kind for kind, words in KIND_WORDS.items() if re.search(words, name, re.IGNORECASE))
     by_use = (kind for field, kind in KINDS.items() if use.get(field))
-    return next(by_name, "other") if name else next(by_use, "other")
+    return guess_kind(name) if name else next(by_use, "other")
 
 
 def _read_use(use: RuleTest) -> Question:

@@ -34,6 +34,11 @@ export default {
     equal(thoughts(live(0, "a", "h1"), live(0, "b", "h2"), live(1, "a", "h1")), ["aa", "b"]);
   },
 
+  "the results that an agent got are a step": () => {
+    const { steps } = after(stored("context_injected", { count: 1, task_ids: ["t_2"], outcomes: ["ok"] }));
+    equal(steps.map((one) => [one.kind, one.tasks, one.outcomes]), [["results", ["t_2"], ["ok"]]]);
+  },
+
   "a stored event counts once": () => {
     const end = stored("turn_end", { status: "completed" });
     const work = after(end);

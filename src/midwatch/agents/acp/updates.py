@@ -18,10 +18,11 @@ import orjson
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.patch import patch
 from midwatch.agents.streams.drift import Drift, Words
-from midwatch.agents.streams.reading import find_paths, get, get_count, get_dict, get_dicts, get_text, guess_kind
+from midwatch.agents.streams.reading import find_paths, get, get_count, get_dict, get_dicts, get_text
 from midwatch.domain import event as events
 from midwatch.domain.agent import Answer, QuestionKind
 from midwatch.domain.event import Payload
+from midwatch.domain.tool_name import guess_kind
 
 Json = Mapping[str, Any]
 

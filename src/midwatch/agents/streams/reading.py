@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from midwatch.agents.patch import LONGEST, patch
+from midwatch.domain.host_name import find_hosts
+from midwatch.domain.rule import TARGETED
+from midwatch.domain.tool_call import ToolCall, collect_texts
+from midwatch.domain.tool_name import guess_kind
 
 TITLE_LIMIT = 120
 
-KIND_WORDS = {
-    "think": ("think", "todo", "plan", "task", "goal"),
-    "execute": ("bash", "shell", "exec", "command", "terminal", "powershell"),
-    "edit": ("write", "edit", "create", "replace", "patch", "file_change", "insert"),
-    "search": ("grep", "glob", "search", "find", "list", "ls"),
-    "fetch": ("fetch", "web", "http", "browse"),
-    "read": ("read", "view", "cat", "open"),
-    "delete": ("delete", "remove"),
-    "move": ("move", "rename"),
-}
-"""Parts of a tool's name that show the kind of the tool. The first match counts."""
 PLACES = ("file_path", "filePath", "path", "absolute_path", "notebook_path", "filename")
 TITLES = ("command", "cmd", *PLACES, "pattern", "query", "url", "prompt", "description", "subject")
-
-
-def guess_kind(name: str) -> str:
-    """Guess the kind of a tool from its name."""
-    lower = name.lower()
-    if "web" in lower:
-        return "fetch"
-    return next((kind for kind, words in KIND_WORDS.items() if any(word in lower for word in words)), "other")
 
 
 def unwrap_command(command: str) -> str:
@@ -53,6 +39,26 @@ def make_title(name: str, arguments: Any) -> str:
 def find_paths(arguments: Any) -> tuple[str, ...]:
     """Return the paths of files in the arguments of a tool call."""
     return tuple(dict.fromkeys(path for key in PLACES if isinstance(path := get(arguments, key), str)))
+
+
+def describe_call(tool: str, arguments: Mapping[str, Any], call_id: str | None, root: str | None) -> ToolCall:
+    """Return a tool call of an agent's program as rules see it. Its arguments may have any form."""
+    forms = re.fullmatch(r"mcp__(.+?)__(.+)", tool)
+    kind = "other" if forms else guess_kind(tool)
+    command, url, paths = get_text(arguments, "command"), get_text(arguments, "url"), find_paths(arguments)
+    call = ToolCall(
+        tool=forms[2] if forms else tool, arguments=arguments, id=call_id, server=forms[1] if forms else None,
+        kind=kind, root=root, text=make_title(tool, arguments),
+    )  # fmt: skip
+    if kind == "execute" and command:
+        return call._replace(command=command)
+    if kind in TARGETED and paths:
+        return call._replace(paths=paths, texts=paths)  # the other texts are the content of files
+    facts = collect_texts(arguments)
+    return call._replace(
+        hosts=tuple(find_hosts(url)) if kind == "fetch" else (), paths=paths if kind == "search" else (),
+        texts=facts.get("texts", ()), unread=facts.get("unread", False),
+    )  # fmt: skip
 
 
 STATES = {"in_progress": "in_progress", "inprogress": "in_progress", "completed": "completed", "done": "completed"}

@@ -11,10 +11,11 @@ from midwatch.agents.base import message_id
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault
-from midwatch.agents.streams.reading import find_paths, guess_kind, make_title
+from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.base.text import cut
 from midwatch.domain import event as events
 from midwatch.domain.agent import Turn
+from midwatch.domain.tool_name import guess_kind
 
 PAUSE = 0.05  # seconds between two live pieces of text
 TEXT_LIMIT = 10_000_000

@@ -6,7 +6,7 @@ import { getFirstLine, h, renderKeyed, setText } from "./dom.js";
 import { formatUsage } from "./figures.js";
 import { icon } from "./icons.js";
 import { ANSWER_TEXTS } from "./model.js";
-import { createElapsed, setAttribute } from "./parts.js";
+import { createElapsed, createTaskLink, setAttribute } from "./parts.js";
 import { grow } from "./partial.js";
 import { singleSession } from "./place.js";
 import { formatDuration } from "./time.js";
@@ -121,6 +121,12 @@ const KINDS = {
         `${step.answer && step.status !== "expired" ? `${step.answer}: ` : ""}${result}${by}` +
           `${step.why ? ` (${step.why})` : ""}`);
     },
+  },
+
+  results: {
+    make: ({ tasks, outcomes }) => h("li.step-item", h("p.step.results.faint", "Got results of background work: ",
+      ...tasks.flatMap((id, at) => [at ? ", " : "", createTaskLink(id, id) ?? id, ` (${outcomes[at] ?? "?"})`]))),
+    update() {},
   },
 
   error: {

@@ -4,7 +4,7 @@
 /** The kinds of stored events that become steps. */
 export const WORK_KINDS = [
   "thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "approval_requested", "approval_resolved",
-  "turn_end", "llm_response", "error", "task_finished",
+  "turn_end", "llm_response", "error", "task_finished", "context_injected",
 ];
 const STEP_KINDS = new Set([...WORK_KINDS, "thought_delta"]);
 const getTurnKey = (event) => `${event.task_id} ${event.attempt ?? ""}`;
@@ -124,6 +124,11 @@ export class Work {
       kind: "question", question: question?.question ?? "", command: question?.command ?? null, status: p.status,
       answer: p.answer ?? null, why: p.why ?? null, by, rule: p.rule ?? null,
     });
+  }
+
+  context_injected(event, { task_ids: tasks, outcomes }) {
+    return this.#upsertStep(`results ${event.seq}`, event,
+      { kind: "results", tasks: tasks ?? [], outcomes: outcomes ?? [] });
   }
 
   error(event, p) {

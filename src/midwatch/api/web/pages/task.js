@@ -361,7 +361,8 @@ function describeEnd({ outcome, transferred_to: next }) {
 }
 
 function createCause({ cause, cause_id: id }) {
-  return id && ["automation", "goal", "handoff"].includes(cause) ? h("a", { href: `/${cause}s/${id}` }, cause) : cause;
+  const place = { automation: "automations", goal: "goals", handoff: "handoffs", result: "tasks" }[cause];
+  return id && place ? h("a", { href: `/${place}/${id}` }, cause) : cause;
 }
 
 function drawFacts(list, task) {
