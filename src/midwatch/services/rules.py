@@ -180,7 +180,8 @@ def _read_use(use: RuleTest) -> Question:
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
     path, host = use.get("path"), use.get("host")
+    tool = use.get("tool") or ("run_command" if use.get("command") else "fetch_url" if host else None)
     return Question(
-        text="May I?", kind=cast(QuestionKind, kind), tool=use.get("tool") or None, command=use.get("command") or None,
+        text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
         paths=(path,) if path else (), hosts=(host,) if host else (),
     )  # fmt: skip
