@@ -104,7 +104,7 @@ async def test_a_tool_that_is_not_read_only_needs_approval(tmp_path: Path) -> No
         assert not (tmp_path / "notes.txt").exists()
         assert (await box.run("note", {"text": "x"}, turn)).text == "noted"
     assert {(question.kind, question.tool, question.text) for question in turn.asked} == {
-        ("other", "it.note", 'Use note of it with {"text": "x"}')
+        ("other", "it/note", 'Use note of it with {"text": "x"}')
     }
 
 

@@ -42,6 +42,7 @@ MORE = {
     "GET /api/v1/worktrees/{worktree_id}/diff": ("409",),
     "GET /api/v1/events": ("404", "410"),
     "POST /api/v1/handoffs": ("404",),
+    "POST /api/v1/rules/test": ("404",),
     "GET /api/v1/sessions/{key}/screen": ("409",),
 }
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})

@@ -12,6 +12,7 @@ from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
 from midwatch.domain.identity import AnyActor, actor_name
+from midwatch.domain.requests import is_plain
 from midwatch.domain.rule import (
     NO_RULES,
     TOOLS,
@@ -130,6 +131,9 @@ class Rules:
     async def test(self, *, actor: AnyActor = None, **use: Unpack[RuleTest]) -> RuleTrial:
         """Return what the rules would decide on the use of a tool, and what each level says."""
         authorize(actor, "oversee")
+        for field, value in use.items():
+            if isinstance(value, str) and not is_plain(value):
+                raise InvalidInput(f"`{field}` has a NUL or an incomplete character; send plain UTF-8.", field=field)
         task_id, key = use.get("task"), use.get("session")
         task = require(await self._store.get_task(task_id), "task", task_id) if task_id else None
         if key and task is None:
@@ -168,6 +172,7 @@ def _read_use(use: RuleTest) -> Question:
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
     path, host = use.get("path"), use.get("host")
+    tool = use.get("tool") or ("run_command" if use.get("command") else "fetch_url" if host else None)
     return Question(
         text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
         paths=(path,) if path else (), hosts=(host,) if host else (),

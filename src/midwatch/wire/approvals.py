@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import Approval
 from midwatch.domain.fields import Example
-from midwatch.domain.rule import Opinion, Pattern, Rule, RuleTrial, WrittenRule
+from midwatch.domain.rule import Opinion, Rule, RuleTrial, WrittenRule
 from midwatch.wire.shapes import shape_of
 
 
@@ -18,9 +18,13 @@ class ChoiceInfo(dict[str, Any]):
     """One choice of a question. `kind` is allow_once, allow_always, reject_once or reject_always."""
 
 
-@shape_of(Pattern)
-class PatternInfo(dict[str, Any]):
-    """The uses of a tool that a rule applies to."""
+class PatternInfo(TypedDict):
+    """The uses of a tool that the rule of an answer applies to."""
+
+    kind: str | None
+    command: str | None
+    path: str | None
+    root: str | None
 
 
 @shape_of(Approval, diff_left_out=Annotated[int, Example(0)], choices=list[ChoiceInfo], always=PatternInfo | None)
