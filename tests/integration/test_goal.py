@@ -278,7 +278,7 @@ async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Pat
     spent = Usage(input_tokens=60, output_tokens=10)
     mind = AgentPlan(*(result(text, usage=spent) for text in "abcdef"))
     async with open_desk(home, it=mind.agent) as on:
-        goal = await on.goal(max_tokens=100)
+        goal = await on.goal(max_tokens=100, on_budget="stop")
         now = await on.wait_for_status(goal, "paused")
         assert (now.step, now.tokens, now.summary) == (2, 140, "b")
         (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
