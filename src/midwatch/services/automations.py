@@ -28,7 +28,8 @@ from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize,
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.rule_levels import inherit_rules
-from midwatch.services.tasks import Tasks, stop_work
+from midwatch.services.task_stops import stop_work
+from midwatch.services.tasks import Tasks
 
 KEPT_SECONDS = 30 * 86400.0
 """For how many seconds a deleted automation can be restored."""

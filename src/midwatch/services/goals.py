@@ -30,7 +30,8 @@ from midwatch.domain.task import TRIES, Task
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
-from midwatch.services.tasks import Tasks, stop_work
+from midwatch.services.task_stops import stop_work
+from midwatch.services.tasks import Tasks
 
 SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
 CLEARABLE = clearable(Goal)

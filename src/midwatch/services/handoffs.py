@@ -36,7 +36,7 @@ from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.rule_levels import inherit_rules
-from midwatch.services.tasks import stop_task
+from midwatch.services.task_stops import stop_task
 from midwatch.services.waiter import Waiter
 
 Hook = Callable[[Handoff], Any]

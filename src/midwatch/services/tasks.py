@@ -11,28 +11,25 @@ from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
-from midwatch.domain.account import build_account, list_ids, scope_of, set_limits
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.budget import NO_LIMITS, Budget
-from midwatch.domain.changes import Changes, Update
-from midwatch.domain.event import InterruptReceived, event
-from midwatch.domain.handoff import settle
+from midwatch.domain.budget import Budget
+from midwatch.domain.changes import Changes
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
-from midwatch.domain.lineage import derive
 from midwatch.domain.listing import Listing
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, end, guard_ownership, meta, new_task
+from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, new_task
 from midwatch.domain.task_step import TaskStep
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
+from midwatch.services.child_tasks import attach_retry, attach_task
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
-from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_endings import TaskEndings
+from midwatch.services.task_stops import stop_task
 from midwatch.services.waiter import Waiter
 
 RELATIVE_TEXT = 200
@@ -84,10 +81,9 @@ class Tasks:
         parent = agent_task(actor)
         if parent is None and wish.get("wake"):
             raise InvalidInput("only the agent of a running task can be woken; leave out `wake`.", field="wake")
-        task = _attach(await self._build(prompt, actor_name(actor), wish), parent)
+        task = await attach_task(self._store, await self._build(prompt, actor_name(actor), wish), parent)
         if parent is not None:
             task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
-            task = task._replace(approvals=await inherit_rules(self._store, parent))
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -98,7 +94,8 @@ class Tasks:
         The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         wish = await self.authorization.restrict_task(actor, wish)
-        task = _attach(await self._build(prompt, actor_name(actor), wish), agent_task(actor))
+        task = await self._build(prompt, actor_name(actor), wish)
+        task = await attach_task(self._store, task, agent_task(actor))
         if not await self.steerable(task.agent):
             return SendResult(await self._insert(task, self._limits))
         steer = Steer(
@@ -285,37 +282,13 @@ class Tasks:
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
             **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
-        limits, raised = await self._raise_limits(old, Budget.from_data(budget))
+        again, raised = await attach_retry(self._store, fresh, old, Budget.from_data(budget), now)
         try:
-            again = derive(fresh._replace(budget=limits), old, "retry")
             return (await self._store.submit(again, also=raised)).task
         except Conflict:
             raise Conflict(
                 f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
             ) from None
-
-    async def _raise_limits(self, old: Task, raised: Budget) -> tuple[Mapping[str, Any] | None, Changes]:
-        """Return the limits of a retry of `old`, and the changes of its accounts.
-
-        Raise Conflict if these limits are spent already.
-        """
-        accounts = await self._store.read_accounts(list_ids(old))
-        if raised is not NO_LIMITS and old.account not in {account.id for account in accounts}:
-            tasks = await self._store.list_account_tasks(old.account)
-            return raised.data(), Changes(records=(build_account(old, raised, tasks, self._clock.now()),))
-        changes, own = Changes(), old.budget
-        for account in accounts:
-            wanted = raised if account.id == old.account else raised.keep_only(account.budget)
-            limits = account.budget.override_with(wanted)
-            if over := limits.over(account.spent, scope_of(account, old)):
-                more = limits.grow_beyond(account.spent).text()
-                command = f"midwatch retry {old.id} --budget {more}"
-                raise Conflict(f"task {old.id} cannot continue: {over.words}. Increase it: `{command}`.")
-            if account.id == (old.retry_of or old.id):
-                own = limits.data()
-            if limits != account.budget:
-                changes = changes.plus(Changes(updates=(set_limits(account, limits, old.on_budget),)))
-        return own, changes
 
     async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
         """Return the tasks that have the same root as `task`, as JSON, each with its relation to `task`."""
@@ -380,16 +353,6 @@ class Tasks:
         return terms
 
 
-def _attach(task: Task, parent: Task | None) -> Task:
-    """Return the task; if an agent submits it during its task `parent`, as a child of that task."""
-    if parent is None:
-        return task
-    task = task._replace(
-        parent_id=parent.id, root_id=parent.root_id or parent.id, on_budget=parent.on_budget
-    )  # fmt: skip
-    return derive(task, parent, "background")
-
-
 def _matches(task: Task, which: TaskFilter) -> bool:
     pairs = (
         (which.agent, task.agent),
@@ -398,36 +361,6 @@ def _matches(task: Task, which: TaskFilter) -> bool:
     )
     fits = all(wanted in (None, value) for wanted, value in pairs)
     return fits and task.status in (which.statuses or (task.status,)) and (not which.before or task.id < which.before)
-
-
-def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
-    """Return the task after a stop, and its changes.
-
-    A pending task ends at once. For a running task a stop is requested, and its worker ends the task.
-    """
-    if task.status == "pending":
-        return end(task, now, outcome="cancelled", actor=actor)
-    if task.stop_requested == "cancel":
-        return task, Changes()
-    interrupt = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
-    stop = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
-    return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(interrupt,))
-
-
-async def stop_work(store: Store, work: Task | None, now: int, actor: str | None) -> tuple[Task | None, Changes]:
-    """Stop `work`, a run of an automation or a step of a goal. Return the task after the stop, and its changes.
-
-    If the work was handed over, the changes also end the handoff.
-    """
-    if work is None:
-        return None, Changes()
-    stopped, changes = stop_task(work, now, actor)
-    if work.cause != "handoff" or stopped.open:
-        return stopped, changes
-    handoff = await store.get_handoff(work.cause_id or "")
-    if handoff is not None:
-        changes = changes.plus(settle(handoff, stopped, now))
-    return stopped._replace(attempt=max(1, stopped.attempt)), changes  # the work began before it was handed over
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:

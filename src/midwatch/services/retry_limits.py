@@ -1,0 +1,37 @@
+"""The limits of a retry: those of the task that is retried, or larger ones, in the accounts of this task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from midwatch.base.errors import Conflict
+from midwatch.domain.account import build_account, list_ids, scope_of, set_limits
+from midwatch.domain.budget import NO_LIMITS, Budget
+from midwatch.domain.changes import Changes
+from midwatch.domain.store import Store
+from midwatch.domain.task import Task
+
+
+async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tuple[Mapping[str, Any] | None, Changes]:
+    """Return the limits of a retry of `old`, and the changes of its accounts.
+
+    Raise Conflict if these limits are spent already.
+    """
+    accounts = await store.read_accounts(list_ids(old))
+    if raised is not NO_LIMITS and old.account not in {account.id for account in accounts}:
+        tasks = await store.list_account_tasks(old.account)
+        return raised.data(), Changes(records=(build_account(old, raised, tasks, now),))
+    changes, own = Changes(), old.budget
+    for account in accounts:
+        wanted = raised if account.id == old.account else raised.keep_only(account.budget)
+        limits = account.budget.override_with(wanted)
+        if over := limits.over(account.spent, scope_of(account, old)):
+            more = limits.grow_beyond(account.spent).text()
+            command = f"midwatch retry {old.id} --budget {more}"
+            raise Conflict(f"task {old.id} cannot continue: {over.words}. Increase it: `{command}`.")
+        if account.id == (old.retry_of or old.id):
+            own = limits.data()
+        if limits != account.budget:
+            changes = changes.plus(Changes(updates=(set_limits(account, limits, old.on_budget),)))
+    return own, changes
