@@ -24,7 +24,7 @@ from midwatch.agents.llm.output import Output
 from midwatch.agents.llm.tools import Tool, tool
 from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLimit
-from midwatch.domain.agent import TurnResult
+from midwatch.domain.agent import Permit, TurnResult
 from midwatch.domain.event import LlmRequest, LlmResponse, LlmRetry, MessageDelta, ToolExecEnd, ToolExecSkipped
 from midwatch.testing import RecordingTurn
 
@@ -473,11 +473,11 @@ async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_the_r
     def spend() -> str:
         """Spends."""
         ran.append("spend")
-        turn.spent = "it may use 10 tokens and has used 11"
+        turn.permit = Permit("stop", "it may use 10 tokens and has used 11")
         return "spent"
 
     result = await perform(make_agent(fake, add, spend), turn)
-    assert (result.outcome, result.error, result.text.strip()) == ("budget", turn.spent, "so far")
+    assert (result.outcome, result.error, result.text.strip()) == ("budget", turn.permit.reason, "so far")
     assert len(fake[1].requests) == 1
     assert results(turn) == ["spent"]
     assert is_balanced(turn)
@@ -490,7 +490,7 @@ async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_the_r
 
 async def test_a_turn_with_a_spent_budget_calls_no_model(fake: Fake) -> None:
     turn = RecordingTurn("Hello.")
-    turn.spent = "nothing is left"
+    turn.permit = Permit("stop", "nothing is left")
     assert (await perform(make_agent(fake), turn)).outcome == "budget"
     assert fake[1].requests == []
 

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 
 from fastapi import Request
 
-from midwatch.agents.streams.reading import describe_call
 from midwatch.api.bodies import ToolCallBody
 from midwatch.api.dependencies import Caller, DeskDep
 from midwatch.api.describe import make_router
@@ -26,6 +25,8 @@ async def check(desk: DeskDep, request: Request, actor: Caller, body: ToolCallBo
     again. With go_on, `by` names the rule or the person who allowed the tool; it is null if nobody decided. Outside of
     a task, only the rules decide, and the action ask means that the program must ask a person itself.
     """
+    from midwatch.agents.streams.reading import describe_call  # it loads all profiles of agents
+
     call = describe_call(body.tool, body.arguments, body.id, body.workdir)
     with request.app.state.streams.place(actor) if body.wait else nullcontext():
         decision = await desk.tool_calls.check(call, agent=body.agent, wait=body.wait, actor=actor)

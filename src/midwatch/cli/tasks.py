@@ -98,7 +98,7 @@ async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
     """Show all details of a task."""
     task = await desk.client.get(task_id)
     account = await desk.client.budget(task["account_id"])
-    hints = await suggest_next(desk, task)
+    hints = await suggest_next(desk, task, account)
     return Reply({**task, "account": account}, lambda: out.join(out.fields(describe_task(task, account)), *hints))
 
 
@@ -150,12 +150,15 @@ def describe_worktree(worktree: WorktreeNote | None) -> str | None:
     return f"{text}, {out.format_changes(worktree['files'], worktree['added'], worktree['removed'])}"
 
 
-async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
-    """Return the next commands that may be useful for a task."""
+async def suggest_next(desk: Desk, task: TaskInfo, account: BudgetInfo) -> list[str]:
+    """Return the next commands that may be useful for a task; `account` is the account of its tree."""
     if task["status"] in ("failed", "cancelled"):
-        from midwatch.domain.budget import retry_command
+        from midwatch.domain.budget import Budget, Spending, retry_command
 
-        return [f"Try again: {retry_command(task['id'], task['outcome'], task['error'])}"]
+        limits = Budget.from_record(account["limits"])
+        spent = Spending(account["tokens"], account["usd"], account["steps"], account["seconds"])
+        more = limits.grow_beyond(spent).text() or "MORE"
+        return [f"Try again: {retry_command(task['id'], task['outcome'], task['error'], more)}"]
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":

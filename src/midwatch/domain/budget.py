@@ -204,10 +204,13 @@ def _figure(value: Any) -> float:
     return value
 
 
-def retry_command(task_id: str, outcome: str | None, error: str | None) -> str:
-    """Return the command that retries a task, with a larger budget if its budget is spent."""
+def retry_command(task_id: str, outcome: str | None, error: str | None, more: str = "MORE") -> str:
+    """Return the command that retries a task, with a larger budget if its budget is spent.
+
+    `more` are the larger limits.
+    """
     raises = outcome == "budget" and not (error or "").startswith(WHOSE["day"])
-    return f"midwatch retry {task_id}{' --budget MORE' if raises else ''}"
+    return f"midwatch retry {task_id}{f' --budget {more}' if raises else ''}"
 
 
 def format_amount(name: Name, amount: float) -> str:
