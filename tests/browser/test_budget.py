@@ -1,17 +1,41 @@
-"""Test budgets in the console: how much is spent, and how a task with a spent budget continues."""
+"""Test budgets in the console: how much is spent, by which tasks of a tree, and how spent budgets continue."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 
 import pytest
 from playwright.async_api import expect
 
-from browsing import Desk
+from browsing import AGENTS, Desk
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("shared")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SPENDERS = """
+[day_budget]
+tokens = 2000
+
+[agents.leader]
+kind = "browser.spender:Spender"
+
+[agents.helper]
+kind = "browser.spender:Spender"
+day_budget = {usd = 0.5}
+"""
+TREE = """Tidy up the tests of the worker
+call 2
+helper: Look at the tests of the retries; call 3; leader: Run them, call 1
+helper: Write down what was found; call 2
+hold"""
 
 
+@pytest.fixture(scope="module")
+def settings() -> str:
+    return AGENTS + SPENDERS
+
+
+@pytest.mark.usefixtures("shared")
 async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:
     task = await desk.submit("demo:sleep=30 count the gulls", budget={"seconds": 1, "tokens": 5000})
     page = await desk.open(f"/tasks/{task}")
@@ -26,3 +50,52 @@ async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:
     await expect(page.locator(".task-line .status")).to_have_text("running")
     await expect(page.locator(".budget [data-meter=seconds]")).to_contain_text("of 1 h worked")
     await expect(page.locator(".task-line code")).not_to_have_text(task)
+
+
+async def test_the_tree_of_a_budget_is_shown_while_it_is_spent_and_its_question_is_answered(
+    desk: Desk, look: Callable[..., Awaitable[None]]
+) -> None:
+    page = await desk.open("/budgets")
+    await expect(page.get_by_text("No budgets yet")).to_be_visible()
+    await desk.post("/goals", {"objective": "All links work", "agent": "demo", "max_tokens": 9000, "deadline": "in 1d"})
+    task = await desk.submit(TREE, "leader", budget={"tokens": 900, "usd": 5})
+    row = page.locator(f".budget-row[href='/budgets/{task}']")
+    await expect(row.locator("[data-meter=tokens]")).to_have_text("800 of 900 tokens")
+    await expect(row.locator("[data-meter=tokens]")).to_have_class(re.compile("nearly"))
+    await expect(row).to_contain_text("warned: tokens")
+    day = page.locator("ol[aria-label=Day] .budget-row")
+    await expect(day).to_have_count(2)
+    await expect(day.first.locator("[data-meter=tokens]")).to_have_text("800 of 2000 tokens")
+    await row.click()
+    tree = page.locator(".budget-tree .tree-row")
+    await expect(tree).to_have_count(4)
+    depths = await page.locator(".budget-tree > li").evaluate_all("all => all.map((one) => one.style.cssText)")
+    assert [re.sub(r"\D", "", depth) for depth in depths] == ["0", "1", "2", "1"]
+    assert await tree.locator(".meter").all_inner_texts() == [
+        "not known yet", "300 tokens · 38 %", "100 tokens · 13 %", "200 tokens · 25 %"
+    ]  # fmt: skip
+    rest = page.locator(".budget-tasks .rows .tree-row", has_text="Running or interrupted")
+    await expect(rest).to_contain_text("200 tokens · 25 %")
+    await page.get_by_role("button", name="steps").click()
+    await expect(tree.nth(1)).to_contain_text("3 steps")
+    await page.get_by_role("button", name="tokens").click()
+    await page.locator(".task-buttons").get_by_role("link", name="Task").click()
+    await page.get_by_role("link", name="800 tokens").click()
+    await expect(tree).to_have_count(4)
+
+    asking = await desk.submit("Count the gulls\ncall 5", "leader", budget={"tokens": 300})
+    await desk.until(f"/budgets/{asking}", lambda account: account["question"])
+    await page.get_by_role("navigation", name="Pages").get_by_role("link", name="Budgets").click()
+    first = page.locator("ol[aria-label=Work] > li").first
+    await expect(first).to_contain_text("leader asks whether the work may go on")
+    await look({"budgets": "/budgets", "budget": f"/budgets/{task}", "budget-asks": f"/budgets/{asking}"}, "tree")
+    await first.get_by_role("link", name="Answer").click()
+    card = page.locator("article.approval", has_text="Its budget of 300 tokens is spent")
+    await expect(card).to_be_focused()
+    await page.goto(f"/budgets/{asking}")
+    await expect(page.locator(".task-line .status")).to_have_text("asks")
+    await page.get_by_role("button", name="raise by 100 %").click()
+    await expect(page.locator(".budget [data-meter=tokens]")).to_have_text("500 of 600 tokens")
+    await expect(page.locator(".task-line .status")).to_have_text("ended")
+    await expect(page.locator("article.approval")).to_have_count(0)
+    await expect(tree.locator(".meter")).to_have_text("500 tokens · 100 %")

@@ -91,6 +91,8 @@ async def test_a_viewer_sees_everything_and_has_no_controls_that_change_data(des
         "/events",
         "/inbox",
         "/rules",
+        "/budgets",
+        f"/budgets/{task}",
         "/usage",
         "/agents",
         "/settings",
@@ -115,6 +117,7 @@ async def list_actions(page: Page) -> list[str]:
     """Return the names of the visible controls that would change data."""
     harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Expand"}
     harmless |= {"cost", "tokens", "tasks"}  # the numbers in the navigation bars
+    harmless |= {"steps", "time"}  # what the bars of a budget show
     harmless |= {"Test"}  # a test of rules changes nothing
     buttons = await page.locator("main").get_by_role("button").evaluate_all(BUTTONS)
     actions = [name for name in buttons if name not in harmless and not name.startswith("Copy")]

@@ -58,7 +58,7 @@ def settings() -> str:
 async def test_an_empty_desk_looks_right(look: Look) -> None:
     pages = {"now": "/", "tasks": "/tasks", "new-task": "/tasks/new", "sessions": "/sessions", "events": "/events"}
     pages |= {"agents": "/agents", "settings": "/settings", "inbox": "/inbox", "usage": "/usage", "rules": "/rules"}
-    await look(pages, "empty")
+    await look(pages | {"budgets": "/budgets"}, "empty")
 
 
 @PATIENT

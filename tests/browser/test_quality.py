@@ -225,7 +225,7 @@ async def test_every_page_opens_and_a_task_can_be_submitted_on_a_phone(desk: Des
     await desk.submit("with asks", "coder", session_key="chat:phone")
     await desk.until("/approvals", lambda inbox: inbox["approvals"])
     more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/rules", "/usage", "/usage?by=model")
-    for path in (page.url, "/", "/tasks", "/events", *more):
+    for path in (page.url, "/", "/tasks", "/events", "/budgets", f"/budgets/{worked}", *more):
         await page.goto(path)
         await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .skeleton")).to_have_count(0)

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "web"
 PAGES = (
     "/", "/inbox", "/tasks", "/tasks/new", "/tasks/{id}", "/sessions", "/sessions/{key:path}", "/automations",
     "/automations/new", "/automations/{id}", "/goals", "/goals/new", "/goals/{id}", "/handoffs",
-    "/handoffs/{id}", "/events", "/rules", "/usage", "/agents", "/settings", "/sign-in",
+    "/handoffs/{id}", "/events", "/rules", "/budgets", "/budgets/{id}", "/usage", "/agents", "/settings", "/sign-in",
 )  # fmt: skip
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -1,41 +1,68 @@
-import { isSpent, sumSpent } from "/web/budget.js";
+import { formatAccount, formatSpent, isSpent, nestTasks, readOwnSpent, sumSpent } from "/web/budget.js";
 import { at, equal } from "./check.js";
 
 const START = "2026-01-01T00:00:00Z";
+const READ = "2026-01-01T00:00:10Z";
 const LATER = "2026-01-01T00:00:30Z";
-const running = { status: "running", attempt: 2, started_at: START };
-const createEvent = (kind, attempt, usage) => ({ kind, attempt, payload: { usage } });
+const running = { status: "running", started_at: START };
+const account = { limits: { tokens: 10 }, tokens: 100, usd: 0.5, steps: 1, seconds: 9, read_at: Date.parse(READ) };
+const createEvent = (kind, time, usage) => ({ kind, time, payload: { usage } });
 
 export default {
-  "the usage of an ended task is that of its record and of earlier attempts": () => {
-    const task = { status: "done", usage: { input_tokens: 5, output_tokens: 2, cost_usd: 0.5, steps: 1, seconds: 9 },
-      budget: { tokens: 10, before: { tokens: 100, seconds: 1 } } };
-    equal(sumSpent(task, [createEvent("llm_response", 1, { input_tokens: 1000 })]),
-      { tokens: 107, usd: 0.5, steps: 1, seconds: 10 });
+  "the usage of an ended task is that of its account": () => {
+    equal(sumSpent({ status: "done" }, account, [createEvent("llm_response", LATER, { input_tokens: 1000 })]),
+      { tokens: 100, usd: 0.5, steps: 1, seconds: 9 });
   },
 
-  "a running task counts the events of its own attempt": () => {
+  "a running task adds the events since its account was read": () => {
     const events = [
-      createEvent("llm_response", 1, { input_tokens: 1000 }),
-        createEvent("llm_response", 2, { input_tokens: 7, cost_usd: 1 }),
-      createEvent("tool_exec_end", 2), createEvent("tool_exec_start", 2),
+      createEvent("llm_response", START, { input_tokens: 1000 }),
+      createEvent("llm_response", LATER, { input_tokens: 7, cost_usd: 1 }),
+      createEvent("tool_exec_end", LATER), createEvent("tool_exec_start", LATER),
     ];
-    equal(at(LATER, () => sumSpent(running, events)), { tokens: 7, usd: 1, steps: 2, seconds: 30 });
+    equal(at(LATER, () => sumSpent(running, account, events)), { tokens: 107, usd: 1.5, steps: 3, seconds: 29 });
   },
 
   "a slow clock never reduces the time used": () => {
-    equal(at("2025-12-31T23:59:00Z", () => sumSpent(running).seconds), 0);
+    equal(at("2025-12-31T23:59:00Z", () => sumSpent(running, account).seconds), 9);
   },
 
   "a waiting task uses no time": () => {
-    equal(at(LATER, () => sumSpent({ ...running, status: "pending" }).seconds), 0);
+    equal(at(LATER, () => sumSpent({ ...running, status: "pending" }, account).seconds), 9);
   },
 
   "a budget is spent when a limit is reached, and never without a limit": () => {
-    const task = (tokens, budget) => ({ status: "failed", usage: { input_tokens: tokens }, budget });
     equal([
-      isSpent(task(9, { tokens: 10 })), isSpent(task(10, { tokens: 10 })), isSpent(task(99, { tokens: 0, usd: 1 })),
-      isSpent(task(99, null)), isSpent({ status: "failed" }),
+      isSpent({ limits: { tokens: 10 }, tokens: 9 }), isSpent({ limits: { tokens: 10 }, tokens: 10 }),
+      isSpent({ limits: { tokens: 0, usd: 1 }, tokens: 99, usd: 0 }), isSpent({ limits: {}, tokens: 99 }),
+      isSpent(undefined),
     ], [false, true, false, false, false]);
+  },
+
+  "an account is named after its work or its day, and unknown amounts are left out": () => {
+    equal([
+      formatAccount({ id: "t_1", scope: "task", title: "Tidy up\nall of it" }),
+      formatAccount({ id: "day:2026-01-01", scope: "day", title: "day:2026-01-01" }),
+      formatAccount({ id: "day:2026-01-01:a", scope: "day" }),
+      formatSpent({ tokens: 950, usd: 0, steps: 2, seconds: 65 }), formatSpent({ tokens: 0 }),
+    ], ["Tidy up", "Day 2026-01-01", "Day 2026-01-01, agent a", "950 tokens · 2 steps · 1 m 05 s worked", ""]);
+  },
+
+  "tasks are nested below those they grew out of, and no task is lost": () => {
+    const tasks = [
+      { id: "a", parent_id: null }, { id: "b", parent_id: "a" }, { id: "c", parent_id: "a" },
+      { id: "d", parent_id: "b" }, { id: "e", parent_id: "not listed" },
+    ];
+    equal(nestTasks(tasks).map(({ id, depth }) => `${depth}${id}`), ["0a", "1b", "2d", "1c", "0e"]);
+  },
+
+  "the own usage of a task is counted in all forms that agents report": () => {
+    equal([
+      readOwnSpent({ input_tokens: 5, output_tokens: 2, cost_usd: 0.5, steps: 1, seconds: 9 }),
+      readOwnSpent({ tokens: 7, usd: 0.5 }), readOwnSpent(null),
+    ], [
+      { tokens: 7, usd: 0.5, steps: 1, seconds: 9 }, { tokens: 7, usd: 0.5, steps: 0, seconds: 0 },
+      { tokens: 0, usd: 0, steps: 0, seconds: 0 },
+    ]);
   },
 };

@@ -33,12 +33,13 @@ export function updateItemStatus(node, item) {
   return node;
 }
 
-/** Call `read(id)` soon after an event about a subject, once for several events. Events that arrive before the `first`
- * reading is done are handled after it, because its reply may not include them. */
-export function followEvents(page, { first, findSubject, read, reset }) {
+/** Call `read(id)` soon after an event about a subject, once for all events within `delay` milliseconds. Events that
+ * arrive before the `first` reading is done are handled after it, because its reply may not include them. */
+export function followEvents(page, { first, findSubject, read, reset, delay = 100 }) {
   const timers = new Map();
   const scheduleRead = (id) => {
-    if (!timers.has(id)) timers.set(id, setTimeout(() => { timers.delete(id); if (page.isCurrent()) read(id); }, 100));
+    if (!timers.has(id))
+      timers.set(id, setTimeout(() => { timers.delete(id); if (page.isCurrent()) read(id); }, delay));
   };
   page.onLeave(() => timers.forEach(clearTimeout));
   const handle = (event) => { const id = findSubject(event); if (id) scheduleRead(id); };
@@ -59,6 +60,7 @@ export function updateMeter(node, used, limit, text, open) {
   const part = limit ? Math.min(1, Math.max(0, used / limit)) : 0;
   node.classList.toggle("unlimited", !limit);
   node.classList.toggle("nearly", open && part >= 0.8);
+  node.classList.toggle("spent", open && part >= 1);
   node.firstChild.firstChild.style.setProperty("--part", part);
   setText(node.lastChild, text);
 }

@@ -1,12 +1,13 @@
-// The budget of a task: bars for what is used, and a form for a larger budget.
+// Budgets: bars for what is used, what each task of a tree has used, and a form for a larger budget. An account is what
+// a tree of work may spend together.
 
 import { post } from "./api.js";
 import { createNavigator } from "./app.js";
-import { createRequestKey, h, renderKeyed } from "./dom.js";
-import { formatDollars, formatTokens } from "./figures.js";
+import { createRequestKey, getFirstLine, h, renderKeyed, setText } from "./dom.js";
+import { formatDollars, formatTokens, sumTokens } from "./figures.js";
 import { isOpen } from "./model.js";
 import { createField, openForm, showToast } from "./parts.js";
-import { createMeter, updateMeter } from "./automation-parts.js";
+import { createMeter, RUN_KINDS, updateMeter } from "./automation-parts.js";
 import { formatInterval, formatPeriod, now } from "./time.js";
 
 // name of each limit: format of an amount, unit, label of its field
@@ -33,16 +34,72 @@ export function sumSpent(task, account, events = []) {
   return spent;
 }
 
-/** Show a bar for each limit. */
+/** Show a bar for each limit of a task's account. */
 export function drawBudget(node, task, account, events) {
-  const names = listLimits(account);
-  const spent = sumSpent(task, account, events);
-  node.hidden = !names.length;
+  node.hidden = !listLimits(account).length;
+  drawLimits(node, account, { spent: sumSpent(task, account, events), open: isOpen(task) });
+}
+
+/** Show a bar for each of these limits; an amount without a limit is only a number. */
+export function drawLimits(node, account, { spent = account, open = account.open, names = listLimits(account) } = {}) {
   renderKeyed(node, names, (name) => name, (name) => createMeter(name), (bar, name) => {
-    const [format, unit] = LIMITS[name];
-    updateMeter(bar, spent[name], account.limits[name],
-      `${format(spent[name])} of ${format(account.limits[name])}${unit}`, isOpen(task));
+    const [format] = LIMITS[name];
+    const limit = account.limits[name] ?? 0;
+    const text = limit ? `${format(spent[name])} of ${format(limit)}` : format(spent[name]);
+    updateMeter(bar, spent[name], limit, `${text}${LIMITS[name][1]}`, open);
   });
+}
+
+/** The names of all limits. */
+export const LIMIT_NAMES = Object.keys(LIMITS);
+/** Format an amount with its unit: 950 tokens, $0.25, 3 steps, 1 m 05 s worked. */
+export const formatAmount = (name, amount) => `${LIMITS[name][0](amount)}${LIMITS[name][1]}`;
+/** Format what an account has spent, as far as it is known; empty if it has spent nothing. */
+export const formatSpent = (account) =>
+  LIMIT_NAMES.filter((name) => account?.[name] > 0).map((name) => formatAmount(name, account[name])).join(" · ");
+
+/** Return the name of an account: the text of its work, or its day. */
+export function formatAccount({ id, scope, title }) {
+  if (scope !== "day") return getFirstLine(title) || id;
+  const [, date, ...agent] = id.split(":");
+  return `Day ${date}${agent.length ? `, agent ${agent.join(":")}` : ""}`;
+}
+
+/** Show whether an account asks for more, is spent, open or ended. */
+export function updateAccountStatus(node, account) {
+  const [status, text] = account.question ? ["asking", "asks"]
+    : isSpent(account) ? ["failed", "spent"]
+    : account.open ? ["live", "open"]
+    : ["closed", "ended"];
+  node.dataset.status = status;
+  return setText(node, text);
+}
+
+/** Return the address of the work that an account belongs to, and its name; null for a day. */
+export function getOrigin({ id, scope }) {
+  if (scope === "day") return null;
+  return scope === "goal" ? { href: `/goals/${id}`, name: "Goal" } : { href: `/tasks/${id}`, name: "Task" };
+}
+
+const SPENDING = new Set(["llm_response", "tool_exec_start", "tool_exec_end", "task_submitted", "approval_requested",
+  "approval_resolved", "budget_warned", "budget_reached", ...RUN_KINDS]);
+
+/** Return whether an event may change what an account has spent, its limits, its question or its tasks. */
+export const isSpendingEvent = ({ kind }) => SPENDING.has(kind) || kind.startsWith("goal_");
+
+/** Return what a task itself has used, by its reported usage. */
+export function readOwnSpent(usage) {
+  const { cost_usd: cost, usd = 0, tokens = 0, steps = 0, seconds = 0 } = usage ?? {};
+  return { tokens: sumTokens(usage) || tokens, usd: cost || usd, steps, seconds };
+}
+
+/** Return the tasks of an account as a tree: each task below the one that it grew out of, with its depth. */
+export function nestTasks(tasks) {
+  const ids = new Set(tasks.map((task) => task.id));
+  const children = Map.groupBy(tasks, (task) => (ids.has(task.parent_id) ? task.parent_id : null));
+  const collect = (parent, depth) =>
+    (children.get(parent) ?? []).flatMap((task) => [{ ...task, depth }, ...collect(task.id, depth + 1)]);
+  return collect(null, 0);
 }
 
 /** Return whether the task can continue only with a larger budget. */

@@ -22,9 +22,9 @@ OF_KIND: Mapping[str, Severity] = {
     ),
     **dict.fromkeys(
         (
-            "llm_retry", "tool_exec_skipped", "context_trimmed", "task_rescued", "budget_reached", "task_late",
-            "automation_missed", "automation_paused", "goal_paused", "goal_timed_out", "handoff_rejected",
-            "handoff_retried", "handoff_expired", "watchdog_alert", "gap",
+            "llm_retry", "tool_exec_skipped", "context_trimmed", "task_rescued", "budget_warned", "budget_reached",
+            "hook_decided", "task_late", "automation_missed", "automation_paused", "goal_paused", "goal_timed_out",
+            "handoff_rejected", "handoff_retried", "handoff_expired", "watchdog_alert", "gap",
         ),
         "warning",
     ),

@@ -77,7 +77,8 @@ function buildPage(main, id) {
   const steps = createPanel("Steps", { name: "goal-steps", count: true });
   view.counter = steps.counter;
   steps.body.append(view.steps, view.noSteps);
-  const spent = createPanel("Budget", { name: "budget", content: [budget.node] });
+  const byTask = h("a", { href: `/budgets/${encodeURIComponent(id)}` }, "By task");
+  const spent = createPanel("Budget", { name: "budget", content: [budget.node], actions: [byTask] });
   const about = createPanel("About", { content: [view.facts] });
   view.body = h("div", { hidden: true }, createDetailHead("/goals", "Goals", view.title, view.buttons),
     h("p.task-line", view.status, view.leftLine, view.nextLine, h("span.spacer"), h("code.faint", id)),

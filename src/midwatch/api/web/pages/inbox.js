@@ -28,9 +28,17 @@ export default async function renderInbox(main, page) {
     ].map(([key, what]) => [h("kbd", key), ` ${what} `]));
   main.append(createPageHead("Inbox", h("a.button", { href: "/rules" }, "Rules")), keys,
     h("div.inbox-grid", open.node, answered.node));
+  let wanted = page.search.get("question");
   page.onLeave(renderApprovals(list, {
     full: true, showAnswer: true,
-    onChange: (count) => { setText(open.counter, count || ""); empty.hidden = count > 0 || Boolean(list.firstChild); },
+    onChange: (count) => {
+      setText(open.counter, count || "");
+      empty.hidden = count > 0 || Boolean(list.firstChild);
+      const card = wanted && [...list.children].find((node) => node.dataset.approval === wanted);
+      if (!card) return;
+      wanted = null; // focused once
+      card.focus();
+    },
   }));
   page.onLeave(enableKeyboard(list));
   const readAnswered = createReader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`),

@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { drawBudget, isSpent, openBudgetForm } from "../budget.js";
+import { drawBudget, formatSpent, isSpent, openBudgetForm } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -257,7 +257,7 @@ function drawAll(view, data, page) {
   drawOutput(view, data);
   drawEvents(view, data);
   drawBudget(view.budget, task, data.account, sortEvents(data));
-  drawFacts(view.facts, task);
+  drawFacts(view.facts, task, data.account);
   renderKeyed(view.lineage, data.lineage.filter((relative) => relative.relation !== "self"), (relative) => relative.id,
     createRelative,
     (node, relative) => updateStatus(node.querySelector(".status"), relative));
@@ -365,7 +365,7 @@ function createCause({ cause, cause_id: id }) {
   return id && place ? h("a", { href: `/${place}/${id}` }, cause) : cause;
 }
 
-function drawFacts(list, task) {
+function drawFacts(list, task, account) {
   renderFacts(list, [
     ["Agent", task.agent], ["Directory", task.workdir],
     ["Session", task.session_key && !task.session_key.startsWith("bg:") ? createSessionLink(task.session_key) : null],
@@ -377,6 +377,7 @@ function drawFacts(list, task) {
     ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
     ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
     ["Usage", formatUsage(task.usage) || (isOpen(task) ? "–" : "unknown: not reported by the agent")],
+    ["Whole tree", h("a", { href: `/budgets/${account.id}` }, formatSpent(account) || "nothing yet")],
   ]);
 }
 
