@@ -35,9 +35,9 @@ export function sumSpent(task, account, events = []) {
 }
 
 /** Show a bar for each limit of a task's account. */
-export function drawBudget(node, task, account, events) {
+export function drawBudget(node, task, account, spent) {
   node.hidden = !listLimits(account).length;
-  drawLimits(node, account, { spent: sumSpent(task, account, events), open: isOpen(task) });
+  drawLimits(node, account, { spent, open: isOpen(task) });
 }
 
 /** Show a bar for each of these limits; an amount without a limit is only a number. */

@@ -12,7 +12,7 @@ import {
   createAgo, createDetailHead, createEmpty, createPanel, createSegments, createSkeleton, createStatus, renderFacts,
   setAttribute, updateStatus,
 } from "../parts.js";
-import { formatDateTime } from "../time.js";
+import { formatDateTime, formatMoment } from "../time.js";
 
 const DELAY = 500; // milliseconds between two readings of the account
 const MOST_TASKS = 200; // the server returns no more
@@ -57,14 +57,13 @@ function buildPage(main, id, chooseMeasure) {
   const view = {
     title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), ago: createAgo(null),
     origin: h("span.task-buttons"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
-    limits: h("div.meters"), noLimits: h("p.faint", "Nothing is spent yet, and there is no limit."), facts: h("dl.facts"), tasks: h("ol.rows.budget-tree", { "aria-label": "Tasks" }),
-    rest: h("div.row.tree-row", h("span"), h("span.faint"), createMeter("rest")), chooseMeasure,
-    noTasks: createEmpty("No tasks are listed", "All work of the day counts here.",
-      h("a.button", { href: "/usage?days=1&by=agent" }, "Usage by agent")),
+    limits: h("div.meters"), noLimits: h("p.faint", "Nothing is spent yet, and there is no limit."),
+    facts: h("dl.facts"), tasks: h("ol.rows.budget-tree", { "aria-label": "Tasks" }), rest: createRest(),
+    measures: h("span"), chooseMeasure, noTasks: h("div"),
   };
-  const tasks = createPanel("Tasks", { name: "budget-tasks", count: true });
-  Object.assign(view, { counter: tasks.counter, tasksHead: tasks.node.firstElementChild });
-  tasks.body.append(view.tasks, h("div.rows", view.rest), view.noTasks);
+  const tasks = createPanel("Tasks", { name: "budget-tasks", count: true, actions: [view.measures] });
+  view.counter = tasks.counter;
+  tasks.body.append(view.tasks, view.rest, view.noTasks);
   const limits = createPanel("Limits", { name: "budget", content: [view.limits, view.noLimits] });
   const about = createPanel("About", { content: [view.facts] });
   view.body = h("div", { hidden: true }, createDetailHead("/budgets", "Budgets", view.title, view.origin),
@@ -83,7 +82,11 @@ function drawAll(view, data, page) {
     view.loading.remove();
     view.body.hidden = false;
     data.measure = findMeasure(account);
-    view.tasksHead.append(createSegments("Amount", Object.entries(MEASURES), data.measure, view.chooseMeasure));
+    view.measures.append(createSegments("Amount", Object.entries(MEASURES), data.measure, view.chooseMeasure));
+    view.noTasks.append(account.scope === "day"
+      ? createEmpty("All work of the day counts", "Its tasks are not listed here.",
+        h("a.button", { href: "/usage?days=1&by=agent" }, "Usage by agent"))
+      : createEmpty("No tasks yet", "Tasks are listed here when they are submitted."));
     if (origin) view.origin.append(h("a.button", { href: origin.href }, origin.name));
   }
   page.setTitle(`Budget: ${getFirstLine(name, 80)}`);
@@ -116,12 +119,14 @@ function drawQuestion(view, question) {
 
 /** Show the tree of tasks; a bar is the part of a task in what the whole tree has spent. */
 function drawTasks(view, account, measure) {
-  const tasks = nestTasks(account.tasks).map((task) => ({ ...task, spent: readOwnSpent(task.usage)[measure] }));
+  const tasks = nestTasks(account.tasks).map((task) =>
+    ({ ...task, spent: readOwnSpent(task.usage)[measure], isStep: account.scope === "goal" && !task.depth }));
   const sum = tasks.reduce((total, task) => total + task.spent, 0);
   const total = Math.max(sum, account[measure]);
   const rest = tasks.length ? total - sum : 0;
   setText(view.counter, tasks.length || "");
   view.noTasks.hidden = tasks.length > 0;
+  view.measures.hidden = !tasks.length;
   renderKeyed(view.tasks, tasks, (task) => task.id, createTaskRow, (node, task) => {
     node.style.setProperty("--depth", Math.min(task.depth, 8));
     updateStatus(node.querySelector(".status"), task);
@@ -129,9 +134,9 @@ function drawTasks(view, account, measure) {
   });
   // the usage of a task is known when its attempt has ended
   view.rest.hidden = rest < (measure === "seconds" ? 1 : 1e-6);
-  setText(view.rest.children[1],
+  setText(view.rest.querySelector(".faint"),
     tasks.length >= MOST_TASKS ? "Running, interrupted or not listed" : "Running or interrupted");
-  updateShare(view.rest.lastChild, measure, rest, total, true);
+  updateShare(view.rest.querySelector(".meter"), measure, rest, total, true);
 }
 
 function updateShare(meter, measure, spent, total, isKnown) {
@@ -139,8 +144,13 @@ function updateShare(meter, measure, spent, total, isKnown) {
   updateMeter(meter, spent, total || 1, isKnown ? `${formatAmount(measure, spent)}${part}` : "not known yet", false);
 }
 
+/** Create the row of what is spent and not yet known for each task. */
+const createRest = () => h("div.rows", h("div.row.tree-row", h("span"), h("span.faint"), createMeter("rest")));
+
 function createTaskRow(task) {
-  const title = h("span.truncate", { title: task.prompt }, h("b", task.agent), " ", getFirstLine(task.prompt));
+  // the prompts of all steps of a goal begin alike
+  const text = task.isStep ? `Step, ${formatMoment(task.created_at)}` : getFirstLine(task.prompt);
+  const title = h("span.truncate", { title: task.prompt }, h("b", task.agent), " ", text);
   const own = task.budget && task.parent_id ? h("span.tag", "own budget") : "";
   return h("li", h("a.row.tree-row", { href: `/tasks/${task.id}` },
     createStatus(task), h("span.tree-title", title, own), createMeter("own")));

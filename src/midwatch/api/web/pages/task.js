@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { drawBudget, formatSpent, isSpent, openBudgetForm } from "../budget.js";
+import { drawBudget, formatSpent, isSpent, openBudgetForm, sumSpent } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -256,8 +256,9 @@ function drawAll(view, data, page) {
   view.worktree.show(task);
   drawOutput(view, data);
   drawEvents(view, data);
-  drawBudget(view.budget, task, data.account, sortEvents(data));
-  drawFacts(view.facts, task, data.account);
+  const spent = sumSpent(task, data.account, sortEvents(data));
+  drawBudget(view.budget, task, data.account, spent);
+  drawFacts(view.facts, task, { ...data.account, ...spent, seconds: data.account.seconds });
   renderKeyed(view.lineage, data.lineage.filter((relative) => relative.relation !== "self"), (relative) => relative.id,
     createRelative,
     (node, relative) => updateStatus(node.querySelector(".status"), relative));
