@@ -48,6 +48,8 @@ async def budget(desk: Desk, account_id: AccountId) -> Reply:
 
 def describe_state(account: BudgetLine | BudgetInfo) -> str:
     """Return the state of an account as one word."""
+    if account["scope"] == "day":
+        return "day"
     return "asks" if account["question"] else "open" if account["open"] else "ended"
 
 

@@ -59,7 +59,7 @@ async def test(desk: Desk, **use: Any) -> Reply:
     trial = await desk.client.test_rules(**use)
     rows = [(level["source"], level["name"] or "", level["verdict"], level["rule"]) for level in trial["levels"]]
     levels = table(("LEVEL", "OF", "SAYS", "RULE"), rows, "") if len(rows) > 1 else None
-    return Reply(trial, join(f"{trial['verdict'] or 'the tool decides'}: {trial['text']}", levels))
+    return Reply(trial, join(trial["text"], levels))
 
 
 @command(app)

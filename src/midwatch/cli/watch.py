@@ -124,6 +124,8 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
             return f"{kind.removeprefix('task_')}: {payload.get('reason') or payload.get('action')}"
         case "tool_exec_start":
             return f"→ {payload['tool']} {shorten(describe_call(payload), ARGUMENTS_LENGTH)}".rstrip()
+        case "tool_exec_skipped" if payload.get("rule"):
+            return f"! {payload['tool']} was not run: {payload['rule']}"
         case "tool_exec_end":
             how = "failed" if payload.get("is_error") else "ok"
             took = f" in {format_duration(payload['duration'])}" if payload.get("duration") is not None else ""

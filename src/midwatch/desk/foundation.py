@@ -74,7 +74,7 @@ class Foundation:
         self.notifications = Notifications(self.store, self.clock, self.channels)
         policies = Policies(self.store, self.settings.approvals.policy(), self.settings.policies())
         self.approvals = Approvals(self.store, self.clock, self.living, policies, self.authorization)
-        self.rules = Rules(self.store, self.clock, policies, self.settings.default_agent)
+        self.rules = Rules(self.store, self.clock, policies, self.settings.default_agent, self.registry.terms_or_none)
         in_file = self.settings.owner_access == "file"
         self.owner_secret = self.home.token() if in_file else secrets.token_urlsafe(32)
         self.tokens = Tokens(self.store, self.clock, self.owner_secret)

@@ -50,8 +50,8 @@ def ask_for_more(task: Task, account: Account, over: Over, seconds: float, now: 
 
     The step fails if another turn has asked meanwhile.
     """
-    words = over.words[0].upper() + over.words[1:]
-    approval, step = ask(task, Question(text=f"{words}. May the work go on?", choices=CHOICES), seconds, now)
+    text = f"{over.words[0].upper()}{over.words[1:]}. May the work go on? A yes raises it by 25 %."
+    approval, step = ask(task, Question(text=text, choices=CHOICES), seconds, now)
     asked = Update("account", account.id, {"approval_id": approval.id}, {"approval_id": account.approval_id})
     return approval, step._replace(updates=(*step.updates, asked))
 

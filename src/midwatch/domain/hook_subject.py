@@ -37,7 +37,11 @@ def describe_result(call: ToolCall, result: ToolResult) -> Json:
 
 def make_example(seam: Seam, tool: str, arguments: Mapping[str, Any], text: str) -> Json:
     """Return a subject to test a hook with: a call of `tool`, or a model call with the message `text`."""
-    call = ToolCall(tool=tool, arguments=arguments, id="test")
+    command, paths = arguments.get("command"), [arguments.get(name) for name in ("path", "file_path")]
+    call = ToolCall(
+        tool=tool, arguments=arguments, id="test", command=command if isinstance(command, str) else None,
+        paths=tuple(path for path in paths if isinstance(path, str)),
+    )  # fmt: skip
     match seam:
         case "before_model":
             message = {"role": "user", "text": text}

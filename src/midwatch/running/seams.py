@@ -66,7 +66,7 @@ class Seams:
         changed = None
         if outcome.subject is not None:
             if describe is None:
-                return ToolDecision("deny", reason=DENIED_BY_HOOK.format(UNREADABLE), by=outcome.hook)
+                return ToolDecision("deny", reason=DENIED_BY_HOOK.format(UNREADABLE), by=f"hook:{outcome.hook}")
             new = describe(outcome.subject["arguments"])
             changed = call = new._replace(root=new.root or call.root)
         question = Question.about(call)
@@ -98,7 +98,9 @@ class Seams:
         if outcome.action == "stop":
             return _convert(outcome)
         if outcome.action == "deny":
-            return ToolDecision(result=ToolResult(WITHHELD.format(outcome.words), is_error=True), by=outcome.hook)
+            return ToolDecision(
+                result=ToolResult(WITHHELD.format(outcome.words), is_error=True), by=f"hook:{outcome.hook}"
+            )
         if (changed := outcome.subject) is not None:
             result = ToolResult(changed["text"], changed["is_error"])
         return ToolDecision(result=result)
@@ -116,7 +118,7 @@ def _name(call: ToolCall) -> dict[str, str | None]:
 def _convert(outcome: HookOutcome) -> ToolDecision:
     """Return the decision about a tool call that an outcome means."""
     if outcome.action == "answer":
-        return ToolDecision("answer", result=ToolResult(outcome.text, outcome.is_error), by=outcome.hook)
+        return ToolDecision("answer", result=ToolResult(outcome.text, outcome.is_error), by=f"hook:{outcome.hook}")
     if outcome.action == "stop":
-        return ToolDecision("stop", reason=outcome.words, by=outcome.hook)
-    return ToolDecision("deny", reason=DENIED_BY_HOOK.format(outcome.words), by=outcome.hook)
+        return ToolDecision("stop", reason=outcome.words, by=f"hook:{outcome.hook}")
+    return ToolDecision("deny", reason=DENIED_BY_HOOK.format(outcome.words), by=f"hook:{outcome.hook}")

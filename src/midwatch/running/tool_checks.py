@@ -20,11 +20,11 @@ class ToolChecks:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._checks: dict[ToolCall | str, asyncio.Task[ToolDecision]] = {}
+        self._checks: dict[str, asyncio.Task[ToolDecision]] = {}
 
     async def check(self, call: ToolCall, wait: float) -> ToolDecision | None:
         """Return the decision about a call, or None if there is none after `wait` seconds."""
-        key = call.id or f"{call.name} {call.arguments}"
+        key = f"{call.id} {call.name} {call.root} {call.arguments}"  # a program may use an id twice
         checking = self._checks.get(key)
         if checking is None:
             checking = self._checks[key] = asyncio.get_running_loop().create_task(self._decide(call))

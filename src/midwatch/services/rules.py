@@ -89,12 +89,19 @@ class Rules:
     """Service: the rules of the settings, and those that were created by answers with "always"."""
 
     def __init__(
-        self, store: Store, clock: Clock, policies: Policies | None = None, default_agent: str = "demo"
+        self,
+        store: Store,
+        clock: Clock,
+        policies: Policies | None = None,
+        default_agent: str = "demo",
+        find_terms: Callable[[str], Awaitable[object | None]] | None = None,
     ) -> None:
+        """Build the service. `find_terms` returns None for an agent that does not exist."""
         self._store = store
         self._clock = clock
         self.policies = policies or Policies(store)
         self._default_agent = default_agent
+        self._find_terms = find_terms
 
     async def list(
         self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
@@ -145,7 +152,7 @@ class Rules:
         decision = strictest(decisions)
         levels_and_decisions = zip(levels, decisions, strict=True)
         return RuleTrial(
-            verdict=decision.verdict, text=_describe(decision), kind=question.kind, source=decision.source,
+            verdict=decision.verdict, text=_describe(decision) + await self._warn_of_unknown(agent), kind=question.kind, source=decision.source,
             rule=decision.rule, by=decision.by,
             levels=tuple(
                 Opinion(level.source, level.name, found.verdict, found.rule)
@@ -153,15 +160,21 @@ class Rules:
             ),
         )  # fmt: skip
 
+    async def _warn_of_unknown(self, agent: str) -> str:
+        """Return a warning if there is no such agent, because a misspelt name has no rules of its own."""
+        if self._find_terms is None or await self._find_terms(agent) is not None:
+            return ""
+        return f" (there is no agent {agent!r}, so no rules of an agent were tested)"
+
 
 TOLD = {"allow": "allowed", "ask": "a person is asked", "deny": "denied"}
-TYPICAL: Mapping[str, str] = {"command": "run_command", "path": "write_file", "host": "fetch"}
+TYPICAL: Mapping[str, str] = {"command": "run_command", "path": "write_file", "host": "fetch_url"}
 """The tool that is tested, if only its command, path or host is named."""
 
 
 def _describe(decision: Decision) -> str:
     if decision.verdict is None:
-        return "no rule applies; the tool decides whether it asks"
+        return "the tool decides whether it asks, because no rule applies"
     return f"{TOLD[decision.verdict]} by a rule of the {decision.source}: {decision.rule}"
 
 
@@ -172,7 +185,6 @@ def _read_use(use: RuleTest) -> Question:
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
     path, host = use.get("path"), use.get("host")
-    tool = use.get("tool") or ("run_command" if use.get("command") else "fetch_url" if host else None)
     return Question(
         text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
         paths=(path,) if path else (), hosts=(host,) if host else (),
