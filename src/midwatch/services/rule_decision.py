@@ -228,7 +228,7 @@ def _match_command(text: str, facts: QuestionFacts) -> Match:
     begun = [part for part in facts.text_parts if command.begins(part[0])]
     if command.may_be_in(begun, None):
         return Match.YES
-    unknown = question.kind == "execute" or question.unread or not question.certain
+    unknown = question.kind == "execute" or question.unread or not question.certain or facts.hidden_in_texts
     return Match.MAYBE if unknown or command.may_be_in(facts.text_parts, None) else Match.NO
 
 
@@ -237,7 +237,7 @@ def _match_path(path: str, facts: QuestionFacts) -> Match:
     # a directory includes everything in it
     if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths):
         return Match.YES
-    if facts.hidden or len(question.paths) > MOST_PATHS:
+    if facts.hidden or facts.hidden_in_texts or len(question.paths) > MOST_PATHS:
         return Match.MAYBE
     if any(glob.matches(form) for form in facts.mentioned_paths):
         return Match.MAYBE
@@ -258,7 +258,7 @@ def _match_host(host: str, facts: QuestionFacts) -> Match:
     if question.unread or not question.certain or (question.kind == "fetch" and not facts.hosts):
         return Match.MAYBE
     if question.command is None:
-        return Match.MAYBE if question.kind == "execute" else Match.NO
+        return Match.MAYBE if question.kind == "execute" or facts.hidden_in_texts else Match.NO
     return Match.MAYBE if facts.hidden or (facts.reaches_out and not facts.hosts) else Match.NO
 
 

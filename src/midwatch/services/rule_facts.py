@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import argv_of, parts_of, places
-from midwatch.domain.hidden_code import hides_code
+from midwatch.domain.hidden_code import hides_code, texts_hide_code
 from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
 from midwatch.domain.tool_name import forms_of
@@ -70,6 +70,11 @@ class QuestionFacts:
     def hidden(self) -> bool:
         """Return whether the tool may run or use something that the question does not show."""
         return self.doubtful or self.question.unread or (self.argv is not None and hides_code(self.argv))
+
+    @cached_property
+    def hidden_in_texts(self) -> bool:
+        """Return whether an argument of the tool looks like a command that may run something it does not show."""
+        return texts_hide_code(self.question.texts)
 
     @cached_property
     def places(self) -> Places:
