@@ -128,7 +128,8 @@ def test_an_ordinary_command_stays_allowed_beside_a_deny_rule(command: str) -> N
         "git filter-branch --tree-filter x HEAD", "git bisect run ./x", "git difftool -y --extcmd=./x HEAD",
         "git config core.sshCommand ./x", "git config --global alias.x '!y'", "git config alias.x list",
         "git -C . -c alias.x=y x", "git clone -u x y", "git ls-remote 'ext::x'", "unknown --run 'a; b'",
-        "git rebase-tool 'a | b'",
+        "git rebase-tool 'a | b'", "git send-pack origin main", "ed", "bash", "python3", "python3 -m",
+        "python3 -m code",
     ],
 )  # fmt: skip
 def test_a_command_that_may_run_something_else_is_asked_beside_a_deny_rule(command: str) -> None:
@@ -222,9 +223,21 @@ def test_a_path_is_denied_in_every_form(tmp_path: Path, monkeypatch: pytest.Monk
     for kind in ("delete", "move"):  # a directory is moved with everything in it
         question = Question(text="?", kind=kind, paths=("a",))  # type: ignore[arg-type]
         assert judge(question, root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
-    for command in ("rm -rf a", "cp -r . /tmp/x", "mv ./a b"):
+    for command in (
+        "rm -rf a", "cp -r . /tmp/x", "mv ./a b", "find . -delete", "git clean -fdx", "git checkout .", "git restore .",
+        "cat /proc/self/cwd/a/b/x", "cat /proc/self/../1/root/x", "cat /proc/1/task/1/fd/3",
+        "curl file://localhost/x/a/b/c", "curl file:///x/%61/b/c",
+    ):  # fmt: skip
         assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
-    assert judge(run("rm -rf c"), root, deny=[{"path": "a/b/**"}], **FREE) == "allow"
+    for command in (
+        "rm -rf c",
+        "find . -name x",
+        "git checkout main",
+        "git restore c",
+        "cat /proc/meminfo",
+        "curl file:///x",
+    ):
+        assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "allow", command
 
 
 # -- hosts ---------------------------------------------------------------------------------------------------------
@@ -258,6 +271,27 @@ def test_a_command_that_reaches_an_unknown_host_is_asked() -> None:
     assert judge(Question(text="?", kind="fetch"), deny=deny, **FREE) == "ask"
     assert judge(run("curl http://2130706433/"), "/tmp", deny=[{"host": "127.0.0.1"}], **FREE) == "deny"
     assert fold_host("0x7f.1") == "127.0.0.1" and fold_host("BÜCHER.example.") == "xn--bcher-kva.example"
+
+
+@pytest.mark.parametrize(
+    ("host", "command"),
+    [
+        ("prod-db", "ssh prod-db tail app.log"), ("prod-db", "scp app.log prod-db:/x"), ("prod-db", "ping prod-db"),
+        ("prod-db", "rsync app.log prod-db:/x"), ("prod-*", "rsync a@ok.org:x prod-db:/x"),
+        ("evil.org", "curl 'http://evil.{org}/'"), ("evil.org", "curl http://evil%2eorg/"),
+        ("evil.org", "curl 'http://[e]vil.org/'"), ("evil.org", "curl --resolve ok.org:443:1.2.3.4 https://ok.org"),
+        ("evil.org", "curl -sK x https://ok.org"), ("evil.org", "wget -i list.txt"),
+    ],
+)  # fmt: skip
+def test_a_host_that_is_not_certain_is_asked(host: str, command: str) -> None:
+    assert judge(run(command), "/tmp", deny=[{"host": host}], **FREE) == "ask"
+
+
+def test_a_certain_host_stays_allowed_beside_a_deny_rule() -> None:
+    for command in ("curl -o app.log https://ok.org/x", "git clone git@ok.org:x/y", "wget 'https://[::1]:80/%20'"):
+        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
+    command = "curl --connect-to ok.org:443:evil.org:443 https://ok.org/"
+    assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny")
 
 
 def test_a_rule_allows_only_its_hosts() -> None:

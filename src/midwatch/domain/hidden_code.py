@@ -47,7 +47,8 @@ GIT_FRONT = re.compile(r"-c.*|--config-env.*|--exec-path.*")
 """Options before the command of git, such as `-c alias.p=push`."""
 GIT_VALUES = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env"})
 GIT_RUNS = re.compile(
-    r"--upl.*|--rece.*|-x.*|--ex(?:e.*|t.*)?|--conf.*|--template.*|--open.*|-O.*|--.*-cmd.*|foreach|filter-branch|\w+::.*"
+    r"--upl.*|--rece.*|-x.*|--ex(?:e.*|t.*)?|--conf.*|--template.*|--open.*|-O.*|--.*-cmd.*|foreach|filter-branch|"
+    r"send-pack|http-push|remote-.*|\w+::.*"
 )
 GIT_READS = frozenset({"-l", "--list", "--get", "--get-all", "--get-regexp", "--get-urlmatch", "get", "list"})
 GIT_KEYS = re.compile(
@@ -141,9 +142,9 @@ def _takes_code(program: str, arguments: list[str]) -> bool:
         return False
     if arguments and not arguments[0].startswith(("-", "+")) and not ANYWHERE.fullmatch(program):
         return False
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for at, word in enumerate(arguments):
         if PYTHON.fullmatch(program) and re.match(r"-[A-Za-z]*m", word):
-            return word != "-m" or following not in MODULES
+            return word != "-m" or MODULES.isdisjoint(arguments[at + 1 : at + 2])
         if INLINE.fullmatch(word) or word in ("eval", "repl"):
             return True
     return all(word.startswith("-") for word in arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,14 @@ from midwatch.domain.tool_name import canonical, globs_of
 from midwatch.services.globs import Glob, compile_step
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
 
-WHOLE = frozenset({"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln"})
-"""Programs that change or copy a whole directory."""
+WHOLE = frozenset(
+    {"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln", "checkout", "restore"}
+)
+"""Programs, and commands of git, that change or copy a whole directory."""
+PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
+"""Paths that lead to another file for each process."""
+FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
+"""An address of a file with a host or with encoded characters."""
 
 
 class Match(IntEnum):
@@ -241,9 +248,24 @@ def _match_path(path: str, facts: QuestionFacts) -> Match:
         return Match.MAYBE
     if any(glob.matches(form) for form in facts.mentioned_paths):
         return Match.MAYBE
+    if any(map(_leads_elsewhere, facts.places.texts)) or any(map(_sweeps, facts.parts)):
+        return Match.MAYBE
     # to delete or move a directory is to delete or move what is in it
     whole = question.kind in ("delete", "move") or any(word in WHOLE for part in facts.parts for word in part)
     return Match.MAYBE if whole and any(_is_above(form, path) for form in facts.possible_paths) else Match.NO
+
+
+def _leads_elsewhere(place: str) -> bool:
+    """Return whether a path or an address may name another file than its words say."""
+    return bool(PROCESS_PATH.fullmatch(os.path.normpath(place)) or FILE_ADDRESS.fullmatch(place))
+
+
+def _sweeps(words: Sequence[str]) -> bool:
+    """Return whether a command deletes or resets files that it does not name."""
+    names = {word.rpartition("/")[2] for word in words}
+    if "find" in names:
+        return not names.isdisjoint({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
+    return "git" in names and ("clean" in names or ("reset" in names and "--hard" in names))
 
 
 def _is_above(form: str, path: str) -> bool:
@@ -259,7 +281,9 @@ def _match_host(host: str, facts: QuestionFacts) -> Match:
         return Match.MAYBE
     if question.command is None:
         return Match.MAYBE if question.kind == "execute" or facts.hidden_in_texts else Match.NO
-    return Match.MAYBE if facts.hidden or (facts.reaches_out and not facts.hosts) else Match.NO
+    if facts.hidden or facts.hides_hosts or any(_fits_host(host, name) for name in facts.guessed_hosts):
+        return Match.MAYBE
+    return Match.NO
 
 
 def _fits_host(glob: str, host: str) -> bool:
