@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Unpack, cast
 
 from midwatch.base.clock import Clock
@@ -151,9 +151,10 @@ class Rules:
         decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
         decision = strictest(decisions)
         levels_and_decisions = zip(levels, decisions, strict=True)
+        text = _describe(decision) + await self._warn_of_unknown(agent)
         return RuleTrial(
-            verdict=decision.verdict, text=_describe(decision) + await self._warn_of_unknown(agent), kind=question.kind, source=decision.source,
-            rule=decision.rule, by=decision.by,
+            verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
+            by=decision.by,
             levels=tuple(
                 Opinion(level.source, level.name, found.verdict, found.rule)
                 for level, found in levels_and_decisions if found.verdict
