@@ -182,6 +182,8 @@ def _describe(decision: Decision) -> str:
 def _read_use(use: RuleTest) -> Question:
     """Return the question that a tool would ask. Without a kind, the name of the tool tells it."""
     tool = use.get("tool") or next((name for field, name in TYPICAL.items() if use.get(field)), None)
+    if not tool and not use.get("kind"):
+        raise InvalidInput("nothing is tested; name a tool, a kind, a command, a path or a host.", field="tool")
     kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in tool else "other")
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
