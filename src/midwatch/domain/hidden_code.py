@@ -72,7 +72,7 @@ OPTIONS = {
     "view": r"-c.*|\+.*|--cmd.*|-S.*", "vimdiff": r"-c.*|\+.*|--cmd.*|-S.*", "gvim": r"-c.*|\+.*|--cmd.*|-S.*",
     "less": r"\+.*", "more": r"\+.*", "man": r"-[a-zA-Z]*[PH].*|--pager.*|--html.*", "dc": r"-e.*|--expression.*",
     "psql": r"-[a-zA-Z]*c.*|--command.*", "mysql": r"-[a-zA-Z]*e.*|--exec.*", "mariadb": r"-[a-zA-Z]*e.*|--exec.*",
-    "sqlite3": r"\..*|-cmd|.*(?:edit|load_extension)\(.*", "strace": r".*[|!].*", "ltrace": r".*[|!].*",
+    "strace": r".*[|!].*", "ltrace": r".*[|!].*",
     "tar": r"--(?:check|use|to-|info|new|rsh).*|-?[a-zA-Z]*[IF][a-zA-Z]*", "su": r"-[a-zA-Z]*c.*|--.*command.*",
     "runuser": r"-[a-zA-Z]*c.*|--.*command.*", "sg": r"-c.*", "zip": r"-TT.*|--unzip.*", "split": r"--filter.*",
     "sort": r"--comp.*", "tcpdump": r"-[a-zA-Z]*z.*", "rsync": r"--rsync-path.*|--rsh.*",
@@ -87,7 +87,8 @@ SPEAKING = frozenset({
     "tr", "wc", "wget", "xh", "yq",
 })  # fmt: skip
 """Programs that take any text, such as a pattern or a message, and do not run it; or that are looked at above."""
-SHELL_RUNS = re.compile(r"[;|]|&&")
+SHELL_RUNS = re.compile(r"[;|]|&&|^\.[a-z]+\s")
+"""What a shell runs, and a command such as `.shell x` of the consoles of some databases."""
 MAKE_RUNS = re.compile(r"--eval.*|[A-Z_]+=.*|SHELL.*")
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 
