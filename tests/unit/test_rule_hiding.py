@@ -104,10 +104,36 @@ def test_every_wrapper_alone_is_seen(name: str) -> None:
         "git pull", "git log -5", "python -m pytest tests", "python script.py", "bash build.sh", "npm test",
         "make test", "ls -la src", "grep -rn x src", "sudo apt list", "timeout 5 make", "awk -f x.awk y",
         "sed -n 1,5p x", "git commit -m 'a b'", "node --version", "find . -name x", "echo hello",
+        "git commit -m 'a; b && c | d'", "git -C x commit -m 'a; b'", "grep -E 'a|b' x", "sudo grep -E 'a|b' x",
+        "curl -H 'Accept: a; b' https://ok.org", "jq '.a | .b' x", "python script.py -c x", "bash build.sh -e prod",
+        "python -W ignore -m pytest -c x", "git config user.name 'A B'", "git config --get alias.x", "git config -l",
+        "sed -n /start/,/end/p x", "sed s/old/example/ x", "sed -e s/a/b/ example.txt", "psql mydb", "tar xf a.tar",
+        "less x", "man ls", "su root", "git clone https://ok.org/x", "git add -u", "git bisect good", "python -u x.py",
     ],
 )  # fmt: skip
 def test_an_ordinary_command_stays_allowed_beside_a_deny_rule(command: str) -> None:
     assert judge(run(command), "/tmp", deny=[{"command": "git push"}], **FREE) == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bash -o pipefail -c 'echo hsup tig | rev | sh'", "bash -O extglob -c x", "bash --rcfile x -ic y",
+        "sudo bash -o errexit -c x", "timeout 5 bash -o pipefail -c x", "bash -v -c x", "bash5.2 -o x -c y",
+        "python3 -W ignore -c x", "python3 -v -c x", "python3 -m timeit x", "python3 -Im timeit x", "perl -I lib -e x",
+        "ruby -I lib -e x", "php -d a=b -r x", "deno eval x", "vim x -c y", "R -e x", "elixir -e x", "groovy -e x",
+        "view -c x", "psql db -c '!x'", "socat - EXEC:x", "strace -o '|x' ls", "man -P x ls", "dc -e x", "su -c ./x",
+        "sqlite3 :memory: '.read x'", "less '+!x' y", "sed --expression='1e x' y", "sed -n -e1els y", "sed /a/els y",
+        "tar cf x y --checkpoint=1 --checkpoint-action=exec=./x", "tar -I ./x -cf y z", "split --filter=./x y",
+        "git filter-branch --tree-filter x HEAD", "git bisect run ./x", "git difftool -y --extcmd=./x HEAD",
+        "git config core.sshCommand ./x", "git config --global alias.x '!y'", "git config alias.x list",
+        "git -C . -c alias.x=y x", "git clone -u x y", "git ls-remote 'ext::x'", "unknown --run 'a; b'",
+        "git rebase-tool 'a | b'", "git send-pack origin main", "ed", "bash", "python3", "python3 -m",
+        "python3 -m code",
+    ],
+)  # fmt: skip
+def test_a_command_that_may_run_something_else_is_asked_beside_a_deny_rule(command: str) -> None:
+    assert judge(run(command), "/tmp", deny=[{"command": "git push"}], **FREE) == "ask"
 
 
 def test_an_exact_rule_allows_a_command_with_code_that_a_person_has_read() -> None:
@@ -197,9 +223,21 @@ def test_a_path_is_denied_in_every_form(tmp_path: Path, monkeypatch: pytest.Monk
     for kind in ("delete", "move"):  # a directory is moved with everything in it
         question = Question(text="?", kind=kind, paths=("a",))  # type: ignore[arg-type]
         assert judge(question, root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
-    for command in ("rm -rf a", "cp -r . /tmp/x", "mv ./a b"):
+    for command in (
+        "rm -rf a", "cp -r . /tmp/x", "mv ./a b", "find . -delete", "git clean -fdx", "git checkout .", "git restore .",
+        "cat /proc/self/cwd/a/b/x", "cat /proc/self/../1/root/x", "cat /proc/1/task/1/fd/3",
+        "curl file://localhost/x/a/b/c", "curl file:///x/%61/b/c",
+    ):  # fmt: skip
         assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "ask"
-    assert judge(run("rm -rf c"), root, deny=[{"path": "a/b/**"}], **FREE) == "allow"
+    for command in (
+        "rm -rf c",
+        "find . -name x",
+        "git checkout main",
+        "git restore c",
+        "cat /proc/meminfo",
+        "curl file:///x",
+    ):
+        assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "allow", command
 
 
 # -- hosts ---------------------------------------------------------------------------------------------------------
@@ -235,6 +273,27 @@ def test_a_command_that_reaches_an_unknown_host_is_asked() -> None:
     assert fold_host("0x7f.1") == "127.0.0.1" and fold_host("BÜCHER.example.") == "xn--bcher-kva.example"
 
 
+@pytest.mark.parametrize(
+    ("host", "command"),
+    [
+        ("prod-db", "ssh prod-db tail app.log"), ("prod-db", "scp app.log prod-db:/x"), ("prod-db", "ping prod-db"),
+        ("prod-db", "rsync app.log prod-db:/x"), ("prod-*", "rsync a@ok.org:x prod-db:/x"),
+        ("evil.org", "curl 'http://evil.{org}/'"), ("evil.org", "curl http://evil%2eorg/"),
+        ("evil.org", "curl 'http://[e]vil.org/'"), ("evil.org", "curl --resolve ok.org:443:1.2.3.4 https://ok.org"),
+        ("evil.org", "curl -sK x https://ok.org"), ("evil.org", "wget -i list.txt"),
+    ],
+)  # fmt: skip
+def test_a_host_that_is_not_certain_is_asked(host: str, command: str) -> None:
+    assert judge(run(command), "/tmp", deny=[{"host": host}], **FREE) == "ask"
+
+
+def test_a_certain_host_stays_allowed_beside_a_deny_rule() -> None:
+    for command in ("curl -o app.log https://ok.org/x", "git clone git@ok.org:x/y", "wget 'https://[::1]:80/%20'"):
+        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
+    command = "curl --connect-to ok.org:443:evil.org:443 https://ok.org/"
+    assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny")
+
+
 def test_a_rule_allows_only_its_hosts() -> None:
     def fetch(*hosts: str) -> str | None:
         return judge(Question(text="?", kind="fetch", hosts=hosts), allow=[{"kind": "fetch", "host": "*.example.org"}])
@@ -262,6 +321,37 @@ def test_the_arguments_of_an_unknown_tool_are_searched(tmp_path: Path) -> None:
     for arguments in ({"text": "then cat .env"}, {"text": "never git push"}):
         assert judge(ask_about(arguments), tmp_path, deny=deny, **FREE) == "ask", arguments
     assert judge(ask_about({"text": "hello", "n": 1}), tmp_path, deny=deny, **FREE) == "allow"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cmd": "g=push; git $g"}, {"cmd": "echo hsup tig | rev | sh"}, {"cmd": "bash -c 'g=push; git $g'"},
+        {"cmd": "python3 -c \"os.system('gi'+'t pu'+'sh')\""}, {"argv": ["bash", "-o", "x", "-c", "y"]},
+        {"program": "bash", "args": ["-c", "y"]}, {"cmd": "cd x\neval y"}, {"cmd": "A=1 sudo perl -I lib -e x"},
+        {"cmd": "git -C . -c alias.x=y x"}, {"cmd": "ssh host 'a b'"}, {"cmd": "$X y"},
+        {"cmd": "curl x | sudo bash -s"},
+    ],
+)  # fmt: skip
+def test_a_command_in_the_arguments_of_an_unknown_tool_that_hides_code_is_asked(arguments: Any) -> None:
+    for rule in ({"command": "git push"}, {"path": "secret/**"}, {"host": "evil.org"}):
+        assert judge(ask_about(arguments), "/tmp", deny=[rule], **FREE) == "ask", rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use `git pull` and `bash build.sh` first; then run the tests.", "It costs $5 & more | less.",
+        "at the end, expect the batch to be done; watch the screen, and just script it.",
+        "| shell | language |\n|---|---|\n| bash | python |\n| sh | sh |", "# Title\n\n- node - a runtime\n- ruby",
+        "node is a runtime; it doesn't run this & won't.\npython - a language\nmake it so (please)!",
+        "```sh\ngit pull\nnpm test\n```\nSee [the page](docs/x.md).", "find the `x` that\ngit keeps; docker doesn't.",
+        "def f(a):\n    return a | b\n", "Python, perl, sh: all -e and -c options", "bash",
+    ],
+)  # fmt: skip
+def test_prose_is_not_asked_about(text: str) -> None:
+    for rule in ({"command": "git push"}, {"host": "evil.org"}):
+        assert judge(ask_about({"text": text}), "/tmp", deny=[rule], **FREE) == "allow", rule
 
 
 def test_arguments_that_cannot_be_read_completely_are_asked(tmp_path: Path) -> None:

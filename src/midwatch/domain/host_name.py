@@ -21,6 +21,16 @@ NETWORK = frozenset({
 })  # fmt: skip
 """Programs that reach other machines, even if their arguments name no host."""
 GIT_NETWORK = frozenset({"fetch", "pull", "push", "clone", "ls-remote", "submodule", "remote", "archive", "send-email"})
+CERTAIN = re.compile(r"[a-z][a-z0-9+.-]*://|[^\s@/:='\"]+@[A-Za-z0-9\[]", re.IGNORECASE)
+"""The beginning of an address or a login. Any other word of a command may be a host or a file."""
+CHANGED = re.compile(r"://[^\s/]*(?:[{%]|\[(?![0-9a-f:.]*:[0-9a-f:.]*\]))", re.IGNORECASE)
+"""An address whose host the program changes, such as `http://{a,b}.org` for curl."""
+ELSEWHERE = {
+    "curl": re.compile(r"-[a-zA-Z]*K.*|--conf.*|--connect-to.*|--resolve.*|--doh.*"),
+    **dict.fromkeys(["wget", "aria2c"], re.compile(r"-[a-zA-Z]*i.*|--input.*|--conf.*|-e.*|--exec.*")),
+    **dict.fromkeys(["ssh", "scp", "sftp"], re.compile(r"-[a-zA-Z]*F.*")),
+}
+"""Options that name a file with hosts, or another host than the address."""
 LONGEST_TEXT = 20_000
 
 
@@ -53,6 +63,28 @@ def find_host_names(words: Iterable[str]) -> Iterator[str]:
             name = part.partition("/")[0].partition(":")[0] if not part.startswith("[") else part.partition("]")[0]
             if NAME.fullmatch(name) or NUMBER.fullmatch(name):
                 yield fold_host(name)
+
+
+def find_bare_names(parts: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield every part of the words of commands that reach other machines. Each may be the name of a host."""
+    for part in parts:
+        if uses_network([part]):
+            for word in part:
+                for piece in re.split(r"[=,@:]", word.partition("://")[2] or word):
+                    if name := fold_host(piece.partition("/")[0]):
+                        yield name
+
+
+def hides_hosts(command: str, parts: Sequence[Sequence[str]]) -> bool:
+    """Return whether a command that reaches other machines may reach one that it does not name for certain."""
+    if not CERTAIN.search(command[:LONGEST_TEXT]) or CHANGED.search(command[:LONGEST_TEXT]):
+        return True
+    for part in parts:
+        for at, word in enumerate(part):
+            options = ELSEWHERE.get(word.rpartition("/")[2].casefold())
+            if options and any(map(options.fullmatch, part[at + 1 :])):
+                return True
+    return False
 
 
 def uses_network(parts: Sequence[Sequence[str]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,14 @@ from midwatch.domain.tool_name import canonical, globs_of
 from midwatch.services.globs import Glob, compile_step
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
 
-WHOLE = frozenset({"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln"})
-"""Programs that change or copy a whole directory."""
+WHOLE = frozenset(
+    {"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln", "checkout", "restore"}
+)
+"""Programs, and commands of git, that change or copy a whole directory."""
+PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
+"""Paths that lead to another file for each process."""
+FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
+"""An address of a file with a host or with encoded characters."""
 
 
 class Match(IntEnum):
@@ -228,7 +235,7 @@ def _match_command(text: str, facts: QuestionFacts) -> Match:
     begun = [part for part in facts.text_parts if command.begins(part[0])]
     if command.may_be_in(begun, None):
         return Match.YES
-    unknown = question.kind == "execute" or question.unread or not question.certain
+    unknown = question.kind == "execute" or question.unread or not question.certain or facts.hidden_in_texts
     return Match.MAYBE if unknown or command.may_be_in(facts.text_parts, None) else Match.NO
 
 
@@ -237,13 +244,28 @@ def _match_path(path: str, facts: QuestionFacts) -> Match:
     # a directory includes everything in it
     if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths):
         return Match.YES
-    if facts.hidden or len(question.paths) > MOST_PATHS:
+    if facts.hidden or facts.hidden_in_texts or len(question.paths) > MOST_PATHS:
         return Match.MAYBE
     if any(glob.matches(form) for form in facts.mentioned_paths):
+        return Match.MAYBE
+    if any(map(_leads_elsewhere, facts.places.texts)) or any(map(_sweeps, facts.parts)):
         return Match.MAYBE
     # to delete or move a directory is to delete or move what is in it
     whole = question.kind in ("delete", "move") or any(word in WHOLE for part in facts.parts for word in part)
     return Match.MAYBE if whole and any(_is_above(form, path) for form in facts.possible_paths) else Match.NO
+
+
+def _leads_elsewhere(place: str) -> bool:
+    """Return whether a path or an address may name another file than its words say."""
+    return bool(PROCESS_PATH.fullmatch(os.path.normpath(place)) or FILE_ADDRESS.fullmatch(place))
+
+
+def _sweeps(words: Sequence[str]) -> bool:
+    """Return whether a command deletes or resets files that it does not name."""
+    names = {word.rpartition("/")[2] for word in words}
+    if "find" in names:
+        return not names.isdisjoint({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
+    return "git" in names and ("clean" in names or ("reset" in names and "--hard" in names))
 
 
 def _is_above(form: str, path: str) -> bool:
@@ -258,8 +280,10 @@ def _match_host(host: str, facts: QuestionFacts) -> Match:
     if question.unread or not question.certain or (question.kind == "fetch" and not facts.hosts):
         return Match.MAYBE
     if question.command is None:
-        return Match.MAYBE if question.kind == "execute" else Match.NO
-    return Match.MAYBE if facts.hidden or (facts.reaches_out and not facts.hosts) else Match.NO
+        return Match.MAYBE if question.kind == "execute" or facts.hidden_in_texts else Match.NO
+    if facts.hidden or facts.hides_hosts or any(_fits_host(host, name) for name in facts.guessed_hosts):
+        return Match.MAYBE
+    return Match.NO
 
 
 def _fits_host(glob: str, host: str) -> bool:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import argv_of, parts_of, places
-from midwatch.domain.hidden_code import hides_code
-from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, uses_network
+from midwatch.domain.hidden_code import hides_code, texts_hide_code
+from midwatch.domain.host_name import find_bare_names, find_host_names, find_hosts, fold_host, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
 from midwatch.domain.tool_name import forms_of
 from midwatch.services.globs import expand_home
@@ -72,6 +72,11 @@ class QuestionFacts:
         return self.doubtful or self.question.unread or (self.argv is not None and hides_code(self.argv))
 
     @cached_property
+    def hidden_in_texts(self) -> bool:
+        """Return whether an argument of the tool looks like a command that may run something it does not show."""
+        return texts_hide_code(self.question.texts)
+
+    @cached_property
     def places(self) -> Places:
         """Return everything in the question that may name a file."""
         words = (place for part in self.parts for word in part for place in places(word))
@@ -110,6 +115,16 @@ class QuestionFacts:
     def reaches_out(self) -> bool:
         """Return whether the command runs a program that reaches other machines."""
         return uses_network(self.parts)
+
+    @cached_property
+    def guessed_hosts(self) -> frozenset[str]:
+        """Return all words of commands that reach other machines. Some of them may be hosts."""
+        return frozenset(find_bare_names(self.parts))
+
+    @cached_property
+    def hides_hosts(self) -> bool:
+        """Return whether the command may reach a host that it does not name for certain."""
+        return self.reaches_out and hides_hosts(self.question.command or "", self.parts)
 
 
 class Places(NamedTuple):
@@ -153,6 +168,11 @@ def _forms(path: str, root: str | None) -> Iterator[str]:
     if root is None or "\0" in path:
         return
     joined = Path(root) / home
-    for base, full_path in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
-        yield full_path
-        yield os.path.relpath(full_path, base)
+    yield os.path.normpath(joined)
+    yield os.path.relpath(os.path.normpath(joined), root)
+    try:
+        real, real_root = os.path.realpath(joined), os.path.realpath(root)
+    except OSError:  # a link that may not be read, such as /proc/1/root
+        return
+    yield real
+    yield os.path.relpath(real, real_root)
