@@ -18,7 +18,7 @@ from midwatch.agents.llm.handoff_tools import HandoffTo
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.base.errors import Conflict, HandoffError
 from midwatch.domain.account import Account
-from midwatch.domain.agent import AgentTerms
+from midwatch.domain.agent import AgentTerms, Usage
 from midwatch.domain.event import EventFilter, LlmRequest, LlmResponse
 from midwatch.domain.handoff_history import HandoffInputData
 from midwatch.domain.identity import Actor
@@ -201,6 +201,24 @@ async def test_parallel_delegates_spend_one_budget(open_desk: Any) -> None:
         account = await read_account(desk, task.id)
         assert account.steps == 12, "steps never exceed their limit, also in parallel"
         assert account.tokens == 12 * CALL == await sum_log(desk, task.id)
+
+
+async def test_agents_that_report_too_little_give_nothing_back(open_desk: Any) -> None:
+    """Once ten delegates spent 3000 of 500 tokens, because each one reported 1 token at its end."""
+
+    async def understate(turn: Turn) -> TurnResult:
+        return replace(await spend(turn), usage=Usage(input_tokens=1, output_tokens=0))
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        for n in range(10):
+            await turn.delegate("expert", f"part {n} 3")
+        return "done"
+
+    agents = {"it": FunctionAgent("it", lead, on_loop=True), "expert": ScriptedAgent(understate)}
+    async with open_desk(**agents) as desk:
+        task = await wait(desk, await desk.tasks.submit("x", agent="it", budget={"tokens": 5 * CALL}))
+        account = await read_account(desk, task.id)
+        assert account.tokens == 5 * CALL == await sum_log(desk, task.id)
 
 
 async def test_background_tasks_and_retries_share_the_account(open_desk: Any) -> None:
