@@ -239,6 +239,29 @@ async def test_background_tasks_and_retries_share_the_account(open_desk: Any) ->
         assert [task["usage"]["steps"] for task in described["tasks"]] == [3, 0, 1]
 
 
+async def test_the_runs_of_an_automation_that_an_agent_created_share_its_account(open_desk: Any) -> None:
+    """Once an agent escaped its budget: it scheduled work, and the runs had no account."""
+    agents = {"it": ScriptedAgent(spend, terms=AgentTerms(submits=True))}
+    async with open_desk(**agents) as desk:
+        first = await wait(desk, await desk.tasks.submit("go on 1", agent="it", budget={"tokens": 3 * CALL}))
+        own = Actor("agent", "attempt", task=first)
+        made = await desk.automations.create("go on 9", agent="it", at="in 1s", actor=own)
+        await until(lambda: desk.automations.history(made.id))
+        (run,) = await desk.automations.history(made.id)
+        run = await wait(desk, run)
+        assert (run.account, run.outcome) == (first.id, "budget")
+        assert (run.source, run.trace_path) == ("automation", f"{first.id}/{run.id}")
+        (reached,) = await desk.store.read_events(0, EventFilter(kinds=("budget_reached",), task_id=run.id))
+        assert reached.payload["scope"] == "tree"
+        account = await read_account(desk, first.id)
+        assert account.tokens == 3 * CALL == await sum_log(desk, first.id)
+        again = await desk.automations.create(
+            "go on 9", agent="it", every="1h", actor=Actor("agent", "attempt", task=run)
+        )
+        later = await wait(desk, await desk.automations.run(again.id))
+        assert (later.account, later.usage and later.usage["steps"]) == (first.id, 0), "nothing is left for it"
+
+
 async def test_a_task_without_a_budget_gets_its_account_with_its_retry(open_desk: Any) -> None:
     async def fail(turn: Turn) -> TurnResult:
         await call_model(turn)
