@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from midwatch.cli.hook import BLOCKED, SETTINGS
+from midwatch.cli.hook import BLOCKED
 from midwatch.client import Client
 from servers import Server
 
@@ -161,6 +161,10 @@ async def test_without_midwatch_the_tool_is_not_run(tmp_path: Path) -> None:
     assert "the tool is not run" in err
 
 
-def test_the_settings_fail_closed() -> None:
-    command = SETTINGS["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
-    assert command == "midwatch hook claude || exit 2"
+async def test_the_printed_settings_call_this_program_and_fail_closed() -> None:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "midwatch", "hook", "claude", "--settings", stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    command = json.loads(out)["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    assert command == f"{sys.executable} -m midwatch hook claude || exit 2"

@@ -11,7 +11,7 @@ import pytest
 
 from agents.known import AGENTS, Known
 from agents.rig import Rig, start_rig
-from midwatch.cli.hook import SETTINGS
+from midwatch.cli.hook import build_settings
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -28,8 +28,7 @@ def kind() -> str:
 
 def write_settings() -> str:
     """Return the settings of Claude Code with the hook of this installation."""
-    command = f"{shlex.quote(sys.executable)} -m midwatch hook claude"
-    return json.dumps(SETTINGS).replace("midwatch hook claude", command)
+    return json.dumps(build_settings(f"{shlex.quote(sys.executable)} -m midwatch"))
 
 
 async def skipped(rig: Rig, task_id: str) -> list[str]:

@@ -429,7 +429,7 @@ async def test_the_program_of_the_hooks_page_works(fake: Fake, home: Path) -> No
     (home / "midwatch.toml").write_text(settings)
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await run(desk, f"{PUSH} [[say done]]")
-        assert "hook policy denied it: main is protected" in str(task.result)
+        assert "denied it: main is protected" in str(task.result)
         assert (await run(desk, '[[tool push {"to": "dev"}]] [[say done]]')).outcome == "ok" and ran == ["dev False"]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from midwatch.base.errors import InvalidInput, MidwatchError
@@ -16,17 +18,6 @@ BLOCKED = 2
 """The exit status with which Claude Code does not run the tool. With any other error it would run the tool."""
 WAIT_SECONDS = 15.0
 MOST_INPUT = 20_000_000
-SETTINGS = {
-    "hooks": {
-        "PreToolUse": [
-            {
-                "matcher": "*",
-                "hooks": [{"type": "command", "command": "midwatch hook claude || exit 2", "timeout": 86400}],
-            }
-        ]
-    }
-}
-"""The part of Claude Code's settings that calls the hook. If the hook cannot start, the tool is not run either."""
 
 app = Group("Programs that other agents' hooks call, so that rules hold there, too.")
 
@@ -42,7 +33,8 @@ async def claude(
     cannot decide, the tool is not run.
     """
     if settings:
-        return Reply(SETTINGS, json.dumps(SETTINGS, indent=2))
+        built = build_settings(find_program())
+        return Reply(built, json.dumps(built, indent=2))
     try:
         call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent}
         async with connect() as desk:
@@ -58,6 +50,19 @@ async def claude(
     decision, reason = decided
     shown = {"hookEventName": "PreToolUse", "permissionDecision": decision, "permissionDecisionReason": reason}
     return Reply({"hookSpecificOutput": shown}, json.dumps({"hookSpecificOutput": shown}))
+
+
+def build_settings(program: str) -> dict[str, Any]:
+    """Return the part of Claude Code's settings that calls the hook. If it cannot start, the tool is not run either."""
+    hook = {"type": "command", "command": f"{program} hook claude || exit 2", "timeout": 86400}
+    return {"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}}
+
+
+def find_program() -> str:
+    """Return the command that starts this program, wherever Claude Code calls it from."""
+    started = Path(sys.argv[0]).absolute()
+    words = [str(started)] if started.name == "midwatch" else [sys.executable, "-m", "midwatch"]
+    return shlex.join(words)
 
 
 def read_call(data: bytes) -> dict[str, Any]:

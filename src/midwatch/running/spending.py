@@ -115,6 +115,8 @@ class TurnSpending:
             self._meter.count_start()
         if given_back:
             self._meter.give_back()
+        if not self._ids:
+            return
         self._settle(self._meter.settle())
         if found := self._find_over():
             self._note_reached(*found)
@@ -166,6 +168,8 @@ class TurnSpending:
 
     def finish(self, usage: Mapping[str, Any] | None) -> None:
         """Charge what is not charged yet, at the end of the attempt. `usage` is its whole usage."""
+        if not self._ids:
+            return
         for _ in range(self._held):
             self._meter.give_back()
         self._held = 0
@@ -178,6 +182,8 @@ class TurnSpending:
         return account.spent.plus(self._meter.own.minus(self._seen))
 
     def _find_over(self) -> tuple[Account, Over] | None:
+        if not self._accounts:
+            return None
         for account in sorted(self._accounts, key=lambda account: account.scope == "day"):
             if account.id != self._exempt:
                 over = find_over(account, self._estimate(account), self._run.task)

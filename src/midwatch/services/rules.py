@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Unpack, cast
 
 from midwatch.base.clock import Clock
@@ -151,9 +151,10 @@ class Rules:
         decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
         decision = strictest(decisions)
         levels_and_decisions = zip(levels, decisions, strict=True)
+        text = _describe(decision) + await self._warn_of_unknown(agent)
         return RuleTrial(
-            verdict=decision.verdict, text=_describe(decision) + await self._warn_of_unknown(agent), kind=question.kind, source=decision.source,
-            rule=decision.rule, by=decision.by,
+            verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
+            by=decision.by,
             levels=tuple(
                 Opinion(level.source, level.name, found.verdict, found.rule)
                 for level, found in levels_and_decisions if found.verdict
@@ -181,6 +182,8 @@ def _describe(decision: Decision) -> str:
 def _read_use(use: RuleTest) -> Question:
     """Return the question that a tool would ask. Without a kind, the name of the tool tells it."""
     tool = use.get("tool") or next((name for field, name in TYPICAL.items() if use.get(field)), None)
+    if not tool and not use.get("kind"):
+        raise InvalidInput("nothing is tested; name a tool, a kind, a command, a path or a host.", field="tool")
     kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in tool else "other")
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")

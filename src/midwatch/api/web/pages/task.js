@@ -306,7 +306,7 @@ function drawButtons(view, data) {
     cancel: [createActionButton("Cancel", () => cancelTask(data.task), { kind: "danger", iconName: "stop" })],
     retry: [
       h("a.button", { href: address }, "Edit and submit"),
-      createActionButton("Retry", () => retryTask(data.task, data.account), { kind: "primary", iconName: "retry" }),
+      createActionButton("Retry", () => retryTask(data.task, data.account.id), { kind: "primary", iconName: "retry" }),
     ],
     again: task.prompt.length < 4000 ? [h("a.button", { href: address }, "Submit again")] : [],
   }[action]);
@@ -318,9 +318,10 @@ async function cancelTask(task) {
   await post(`/tasks/${task.id}/cancel`);
 }
 
-async function retryTask(task, account) {
-  if (isSpent(account)) return void openBudgetForm(task, account);
+async function retryTask(task, accountId) {
   const navigate = createNavigator();
+  const account = await get(`/budgets/${accountId}`); // the page may not have the last spending yet
+  if (isSpent(account)) return void openBudgetForm(task, account);
   const retried = await post(`/tasks/${task.id}/retry`, {}, { key: createRequestKey() });
   showToast("Retry started.");
   navigate(`/tasks/${retried.id}`);
