@@ -15,7 +15,7 @@ from midwatch.domain.changes import Changes, Charge, Fence, Update
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
 from midwatch.domain.usage import QUARTER, UsageQuery
-from records import CLOCK, a_task, fence, put, submit_and_claim
+from records import CLOCK, a_task, an_automation, fence, put, submit_and_claim
 
 
 async def read(store: Store, account_id: str) -> Account:
@@ -127,3 +127,14 @@ async def test_accounts_are_removed_with_the_last_of_their_tasks(store: Store) -
     assert await store.read_accounts(["day:1"])
     await store.prune_tasks(now + 1, 100)
     assert await store.read_accounts(["day:1"]) == []
+
+
+async def test_an_automation_keeps_its_account_until_it_is_removed(store: Store) -> None:
+    task, now = await open_account(store, tokens=100), CLOCK.now()
+    kept = an_automation(now, account_id=task.id, status="deleted", deleted_at=5, next_run_at=None)
+    await store.apply(Changes(records=(kept,)))
+    await store.apply(end(task, now, outcome="ok")[1])
+    assert await store.prune_tasks(now + 1, 100) == 1
+    assert await store.read_accounts([task.id]), "its runs may still spend"
+    assert await store.prune_automations(6) == 1
+    assert await store.read_accounts([task.id]) == []

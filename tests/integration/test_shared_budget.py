@@ -18,7 +18,7 @@ from midwatch.agents.llm.handoff_tools import HandoffTo
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.base.errors import Conflict, HandoffError
 from midwatch.domain.account import Account
-from midwatch.domain.agent import AgentTerms
+from midwatch.domain.agent import AgentTerms, Usage
 from midwatch.domain.event import EventFilter, LlmRequest, LlmResponse
 from midwatch.domain.handoff_history import HandoffInputData
 from midwatch.domain.identity import Actor
@@ -203,6 +203,24 @@ async def test_parallel_delegates_spend_one_budget(open_desk: Any) -> None:
         assert account.tokens == 12 * CALL == await sum_log(desk, task.id)
 
 
+async def test_agents_that_report_too_little_give_nothing_back(open_desk: Any) -> None:
+    """Once ten delegates spent 3000 of 500 tokens, because each one reported 1 token at its end."""
+
+    async def understate(turn: Turn) -> TurnResult:
+        return replace(await spend(turn), usage=Usage(input_tokens=1, output_tokens=0))
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        for n in range(10):
+            await turn.delegate("expert", f"part {n} 3")
+        return "done"
+
+    agents = {"it": FunctionAgent("it", lead, on_loop=True), "expert": ScriptedAgent(understate)}
+    async with open_desk(**agents) as desk:
+        task = await wait(desk, await desk.tasks.submit("x", agent="it", budget={"tokens": 5 * CALL}))
+        account = await read_account(desk, task.id)
+        assert account.tokens == 5 * CALL == await sum_log(desk, task.id)
+
+
 async def test_background_tasks_and_retries_share_the_account(open_desk: Any) -> None:
     agents = {"it": ScriptedAgent(spend, terms=AgentTerms(submits=True))}
     async with open_desk(**agents) as desk:
@@ -219,6 +237,29 @@ async def test_background_tasks_and_retries_share_the_account(open_desk: Any) ->
         described = await desk.accounts.get(first.id)
         assert [task["id"] for task in described["tasks"]] == [first.id, child.id, again.id]
         assert [task["usage"]["steps"] for task in described["tasks"]] == [3, 0, 1]
+
+
+async def test_the_runs_of_an_automation_that_an_agent_created_share_its_account(open_desk: Any) -> None:
+    """Once an agent escaped its budget: it scheduled work, and the runs had no account."""
+    agents = {"it": ScriptedAgent(spend, terms=AgentTerms(submits=True))}
+    async with open_desk(**agents) as desk:
+        first = await wait(desk, await desk.tasks.submit("go on 1", agent="it", budget={"tokens": 3 * CALL}))
+        own = Actor("agent", "attempt", task=first)
+        made = await desk.automations.create("go on 9", agent="it", at="in 1s", actor=own)
+        await until(lambda: desk.automations.history(made.id))
+        (run,) = await desk.automations.history(made.id)
+        run = await wait(desk, run)
+        assert (run.account, run.outcome) == (first.id, "budget")
+        assert (run.source, run.trace_path) == ("automation", f"{first.id}/{run.id}")
+        (reached,) = await desk.store.read_events(0, EventFilter(kinds=("budget_reached",), task_id=run.id))
+        assert reached.payload["scope"] == "tree"
+        account = await read_account(desk, first.id)
+        assert account.tokens == 3 * CALL == await sum_log(desk, first.id)
+        again = await desk.automations.create(
+            "go on 9", agent="it", every="1h", actor=Actor("agent", "attempt", task=run)
+        )
+        later = await wait(desk, await desk.automations.run(again.id))
+        assert (later.account, later.usage and later.usage["steps"]) == (first.id, 0), "nothing is left for it"
 
 
 async def test_a_task_without_a_budget_gets_its_account_with_its_retry(open_desk: Any) -> None:

@@ -247,10 +247,19 @@ def test_what_the_agent_reports_at_its_end_is_settled_with_what_was_counted() ->
     assert meter.settle() == Spending(10, 0.1, 0, 2.5)
     meter.count_start()
     meter.give_back()  # a model call without an answer is no step
-    assert meter.settle({"input_tokens": 99, "model": "n"}) == Spending(89, -0.1, 0, 0.0)
+    assert meter.settle({"input_tokens": 99, "model": "n"}) == Spending(89, 0.0, 0, 0.0)
     assert meter.usage() == {"input_tokens": 10, "cost_usd": 0.1, "model": "m"}
     reported = meter.usage({"input_tokens": 99, "model": "n"}, limited=True)
     assert reported == {"input_tokens": 99, "cost_usd": 0.1, "model": "n", "steps": 1, "seconds": 2.5}
+
+
+def test_a_small_report_at_the_end_gives_nothing_back() -> None:
+    meter = Meter()
+    meter.count_answer({"input_tokens": 300, "cost_usd": 0.3}, "m")
+    assert meter.settle() == Spending(300, 0.3, 0, 0.0)
+    assert meter.settle({"input_tokens": 1, "cost_usd": 0.01}) == Spending(), "the larger amount counts"
+    assert meter.settle({"input_tokens": 310, "cost_usd": 0.01}) == Spending(tokens=10)
+    assert meter.settle() == Spending(), "a larger report stays charged"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,8 @@ def find_over(account: Account, spent: Spending, task: Task) -> Over | None:
 
 def scope_of(account: Account, task: Task) -> Scope:
     """Return what an account is for a task. It is a `tree` if the limits belong to the work that began the task."""
-    own = account.id == (task.retry_of or task.id) or task.parent_id is None
+    first = task.parent_id is None and task.cause != "automation"
+    own = first or account.id == (task.retry_of or task.id)
     return "tree" if account.scope in ("task", "automation") and not own else account.scope
 
 

@@ -24,10 +24,11 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery, hide_target, notify
 from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
-from midwatch.domain.fields import AT, Example, Input, Show, to_json
+from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
+from midwatch.domain.lineage import extend_path
 from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
-from midwatch.domain.task import AUTOMATION_PAUSES, Task, new_task, submit_task
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 
 Status = Literal["active", "paused", "deleted"]
 Hold = Literal["closed", "runs"]
@@ -138,6 +139,10 @@ class Automation:
     last_result: Annotated[str | None, Example(f"ok: {AT}")] = None
     consecutive_failures: int = 0
     revision: Annotated[int, Example(6)] = 0
+    account_id: Hidden[str | None] = None
+    """The account of all its runs, if an agent created it: that of the agent's task."""
+    trace_path: Hidden[str | None] = None
+    """The path of the task whose agent created it."""
 
     @property
     def times(self) -> Schedule:
@@ -380,7 +385,8 @@ def build_run(
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
-        approvals=automation.approvals,
+        approvals=automation.approvals, account_id=automation.account_id,
+        trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
 
 
@@ -405,7 +411,7 @@ def _start_run(
     last = 0 < automation.max_runs <= count
     fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
     fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
-    fired_event = event_about(automation, fired, now, actor, task_id=task.id)._replace(source=task.source)
+    fired_event = event_about(automation, fired, now, actor, task_id=task.id)._replace(**correlate(task))
     step = Changes(updates=(update_record(automation, now, **fields),), events=(*events, fired_event))
     return step.plus(submit_task(task, now, actor))
 

@@ -303,9 +303,12 @@ class Meter:
     def settle(self, usage: Mapping[str, Any] | None = None) -> Spending:
         """Return what was spent since the last call of this method.
 
-        `usage` is the final usage of the attempt, if the agent reported more than was counted.
+        `usage` is the final usage of the attempt. Of tokens and dollars, the larger of the counted and the reported
+        amount counts: what was charged once is never given back.
         """
-        spent = self.own if usage is None else Spending.of(usage)._replace(steps=self._steps, seconds=self._worked())
+        own, reported, charged = self.own, Spending.of(usage), self._settled
+        tokens, usd = max(own.tokens, reported.tokens, charged.tokens), max(own.usd, reported.usd, charged.usd)
+        spent = own._replace(tokens=tokens, usd=usd)
         news, self._settled = spent.minus(self._settled), spent
         return news
 

@@ -76,7 +76,8 @@ class Automations(ManagedRecords[Automation]):
         now, creator = self._clock.now(), actor_name(actor)
         wish = {**wish, "workdir": resolve_workdir(wish.get("workdir"))}
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
-        if parent := agent_task(actor):
+        parent = agent_task(actor)
+        if parent is not None:
             wish["approvals"] = await inherit_rules(self._store, parent)
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
@@ -96,7 +97,9 @@ class Automations(ManagedRecords[Automation]):
         draft = Automation(
             id=automation_id, prompt=prompt, agent=agent, schedule=times.snapshot(), creator=creator, scope_id=scope,
             route=self._check_route(route) if route else None, session_key=check_key(session) if session else "",
-            status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first, **wish,
+            status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first,
+            account_id=parent.account if parent else None,
+            trace_path=parent.trace_path or parent.id if parent else None, **wish,
         )  # fmt: skip
         automation = normalise(draft)
         self._check(automation)

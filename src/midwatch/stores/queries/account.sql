@@ -32,10 +32,11 @@ UNION ALL SELECT {task} FROM (
   SELECT {task} FROM tasks WHERE account_id = :id ORDER BY id LIMIT :limit
 ) AS others
 
--- prune: accounts that belonged to removed tasks, and that no task and no goal has any more
+-- prune: accounts that belonged to removed tasks or automations, and that no other work has any more
 DELETE FROM accounts WHERE id IN {list:ids}
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = accounts.id)
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.account_id = accounts.id)
+  AND NOT EXISTS (SELECT 1 FROM automations WHERE automations.account_id = accounts.id)
   AND NOT EXISTS (SELECT 1 FROM goals WHERE goals.id = accounts.id)
 
 -- prune_days: accounts of days long ago

@@ -45,4 +45,4 @@ UNION ALL SELECT {task} FROM tasks WHERE id IN (SELECT id FROM following) AND st
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit
 
 -- prune: automations that were deleted long ago
-DELETE FROM automations WHERE status = 'deleted' AND deleted_at < :before
+DELETE FROM automations WHERE status = 'deleted' AND deleted_at < :before RETURNING account_id

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from midwatch.domain.automation import Automation, Hold, Status
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps
+from midwatch.stores.verbs import account
 from midwatch.stores.verbs.tx import Tx
 
 
@@ -47,4 +48,6 @@ def list_runs(tx: Tx, automation_id: str, limit: int = 20) -> list[Task]:
 
 
 def prune(tx: Tx, before: int) -> int:
-    return tx.run("automation.prune", {"before": before})
+    rows = list(tx.rows("automation.prune", {"before": before}))
+    account.prune(tx, {name for (name,) in rows if name})
+    return len(rows)

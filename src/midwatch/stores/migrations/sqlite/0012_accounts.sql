@@ -26,6 +26,11 @@ UPDATE tasks SET account_id = retry_of WHERE retry_of IS NOT NULL AND account_id
 ALTER TABLE goals ADD COLUMN on_budget TEXT;
 ALTER TABLE automations ADD COLUMN on_budget TEXT;
 
+-- The account and the path of the task whose agent created the automation.
+ALTER TABLE automations ADD COLUMN account_id TEXT;
+ALTER TABLE automations ADD COLUMN trace_path TEXT;
+CREATE INDEX automations_account ON automations (account_id) WHERE account_id IS NOT NULL;
+
 -- Goals, and the last try of each task with a budget: what it has spent includes its earlier tries.
 INSERT INTO accounts
 SELECT id, 'goal',
