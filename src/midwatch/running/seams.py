@@ -1,7 +1,7 @@
 """The seams of a turn: where hooks and rules decide before and after an agent acts.
 
-A tool passes them in this order: hooks before the tool, rules on the call as the hooks left it, hooks that approve, the
-tool itself, hooks after the tool.
+A tool passes them in this order: hooks before the tool, rules on the call as the hooks left it, hooks that approve, a
+person if a rule asks, the tool itself, hooks after the tool.
 """
 
 from __future__ import annotations
