@@ -7,7 +7,16 @@ from typing import Any
 
 from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event
-from midwatch.domain.hook import PRIORITY, SEAMS, HookDecision, HookMeta, Seam, check_decision, check_hook_name
+from midwatch.domain.hook import (
+    PRIORITY,
+    SEAMS,
+    HookDecision,
+    HookFailure,
+    HookMeta,
+    Seam,
+    check_decision,
+    check_hook_name,
+)
 from midwatch.domain.hook_patch import copy_data
 
 
@@ -16,6 +25,8 @@ class PythonHook:
 
     kind = "python"
     state = "ready"
+    restarts = 0
+    last_end: HookFailure | None = None
 
     def __init__(self, hook: object) -> None:
         self._hook = hook
