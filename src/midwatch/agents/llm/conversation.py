@@ -34,7 +34,7 @@ from midwatch.domain.context_item import write_items
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
-from midwatch.domain.tool_call import ToolCall, ToolDecision, ToolResult, collect_texts
+from midwatch.domain.tool_call import ToolCall, ToolResult, collect_texts
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -292,7 +292,8 @@ class Loop:
         self._window.note_tokens(response.usage.input_tokens)
         await self._turn.emit(events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
-            has_reasoning=bool(read_thoughts(response)), usage=read_counts(response.usage), finish_reason=response.finish_reason,
+            has_reasoning=bool(read_thoughts(response)), usage=read_counts(response.usage),
+            finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
         ))  # fmt: skip
 
