@@ -324,6 +324,8 @@ BAD_WAYS = {
     "error": "answered with an error: no idea",
     "nothing": "its result is no decision",
     "closed": "closed its standard output",
+    "bytes": "no answer in JSON-RPC",
+    "heir": "failed with exit code 3",
 }
 
 

@@ -156,7 +156,10 @@ async def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_pa
     [
         ("[event_logs.a]\npath = 'midwatch.db'", "event_logs.a.path: the name of the file must end with .jsonl"),
         ("[event_logs.a]\ninclude = ['taks_*']", "event_logs.a.include: no kind of event matches 'taks_*'"),
-        ("[event_logs.a]\nseverity = 'loud'", "event_logs.a.severity: it must be one of: debug, info, warning, error. Correct"),
+        (
+            "[event_logs.a]\nseverity = 'loud'",
+            "event_logs.a.severity: it must be one of: debug, info, warning, error",
+        ),
         ("[event_logs.a]\nmax_bytes = '10 bananas'", "event_logs.a.max_bytes: write a number of bytes"),
         ("[event_logs.a]\nkeep = -1", "event_logs.a.keep: it must be at least 0. Correct"),
         ("[event_logs.a]\nkinds = ['error']", "event_logs.a.kinds: there is no such setting"),
