@@ -303,6 +303,33 @@ async def test_an_observing_hook_can_hold_up_and_change_nothing(fake: Fake, home
         assert all(event.payload for event in await read_events(desk, task, "turn_*", "tool_*", "llm_*"))
 
 
+BLOCKING = """
+import time
+from midwatch import Hook
+
+class Blocking(Hook):
+    async def observe(self, event):
+        if event.kind == "turn_start":
+            raise SystemExit
+        time.sleep(event.kind == "llm_request" and 3600)
+"""
+
+
+async def test_an_observing_hook_of_the_settings_may_block(
+    fake: Fake, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blocking_hook.py").write_text(BLOCKING)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Settings.load(home, detect_agents=False, hooks=["blocking_hook:Blocking"])
+    async with Runtime.open(settings=settings, agents={"it": agent(fake)}) as desk:
+        task = await run(desk, f"{PUSH} [[say done]]")
+        assert task.outcome == "ok" and ran == ["main True"]
+        assert await eventually(lambda: desk.hooks.list()[0].failures == 2)
+        (report,) = desk.hooks.list()
+        assert report.last_error == "it did not take an event within 5 s." and report.events > 2
+        assert (await run(desk, f"{PUSH} [[say done]]")).outcome == "ok"
+
+
 # -- programs ------------------------------------------------------------------------------------------------------
 
 

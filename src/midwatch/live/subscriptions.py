@@ -222,7 +222,9 @@ class _Following(Subscription):
     async def run(self) -> None:
         """Call the handler with all events until the desk is closed, or until the handler needs no more events."""
         _current.set(self)
-        while not await self._follow():
+        while True:
+            if await self._follow():
+                return
             await asyncio.sleep(self._pause)
 
     async def _follow(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from midwatch.base.clock import SystemClock
@@ -228,6 +229,13 @@ async def _within(seconds: float, call: Coroutine[Any, Any, T], name: str) -> T:
 async def _contain(call: Coroutine[Any, Any, T], name: str) -> T:
     with ContainExit(f"hook {name}"):
         return await call
+
+
+def find_hook(frame: FrameType | None) -> str | None:
+    """Return the name of the hook whose code runs in this frame of a Python thread, or None."""
+    while frame is not None and frame.f_code is not _contain.__code__:
+        frame = frame.f_back
+    return frame.f_locals["name"] if frame is not None else None
 
 
 def _abandon(calling: asyncio.Task[Any]) -> None:
