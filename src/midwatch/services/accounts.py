@@ -7,9 +7,12 @@ from typing import Any
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Forbidden, NotFound
-from midwatch.domain.account import DAY, Account, build_account
-from midwatch.domain.budget import NO_LIMITS
+from midwatch.domain.account import DAY, Account, build_account, set_limits
+from midwatch.domain.approval import resolve
+from midwatch.domain.budget import NO_LIMITS, Budget
+from midwatch.domain.changes import Changes
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.requests import AccountMode
 from midwatch.domain.store import Store
 from midwatch.domain.task import OPEN, Task
 from midwatch.services.authorization import Authorization, authorize
@@ -63,6 +66,18 @@ class Accounts:
             "title": goal.objective if goal else root.prompt if root else account.id,
             "agent": goal.agent if goal else root.agent if root else None,
         }
+
+
+async def change_limits(store: Store, account: Account, limits: Budget, mode: AccountMode, now: int) -> Changes:
+    """Return the changes that give an account new limits. An open question about the old ones expires.
+
+    The question must end before the account forgets it: its end moves the deadlines of handoffs.
+    """
+    approval = await store.get_approval(account.approval_id) if account.approval_id else None
+    changes = Changes(updates=(set_limits(account, limits, mode),))
+    if approval is None or approval.status != "pending":
+        return changes
+    return resolve(approval, "expired", now, why="the budget was changed").plus(changes)
 
 
 def _describe_task(task: Task) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs import context_item as items
+from midwatch.stores.verbs import handoff as handoffs
 from midwatch.stores.verbs.tx import Move, Tx
 
 
@@ -157,6 +158,8 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         raise Conflict(f"{update.noun} {update.id} was changed meanwhile; read it again, then try again.")
     if update.noun != "task":
         tx.topics.add(update.noun)
+        if update.noun == "approval":
+            handoffs.move_deadlines(tx, update.id)  # an approval changes once: when it ends
         return
     if "stop_requested" in update.fields:
         tx.topics.add("stop")
