@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.handoff import Handoff, cancel_handoff, request_handoff
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.stores.postgres import PostgresStore
 from records import CLOCK, a_handoff, a_task
 
 NOW = CLOCK.now()
@@ -143,3 +145,20 @@ async def test_a_question_about_something_else_moves_nothing(store: Store) -> No
     assert await store.find_next_handoff_at() == handoff.deadline_at
     await end(store, question, NOW + HOUR)
     assert await read_delay(store, handoff) == 0
+
+
+@pytest.mark.slow
+async def test_two_processes_end_two_questions_at_the_same_time(database: str) -> None:
+    stores = [await PostgresStore.open(database) for _ in range(2)]
+    for _ in range(20):
+        root = await add_task(stores[0])
+        child = await add_task(stores[0], account_id=root.id)
+        handoffs = [await add_handoff(stores[0], root, child) for _ in range(3)]
+        questions = [
+            await ask(stores[0], root, root.id),
+            await ask(stores[0], child, child.id, NOW + 10 * MINUTES),
+        ]
+        await asyncio.gather(*(end(*both, NOW + 50 * MINUTES) for both in zip(stores, questions, strict=True)))
+        assert [await read_delay(stores[0], handoff) for handoff in handoffs] == [50] * 3
+    for store in stores:
+        await store.close()
