@@ -280,6 +280,41 @@ async def test_a_task_without_a_budget_gets_its_account_with_its_retry(open_desk
             await desk.tasks.retry(again.id)
 
 
+async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk: Any) -> None:
+    """Once 200 tasks at most were counted, by what their agents reported, and nothing of those that ran."""
+    half, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(turn: Turn) -> TurnResult:
+        await call_model(turn)
+        half.set()
+        await go_on.wait()
+        return await spend(turn)
+
+    async def understate(turn: Turn) -> TurnResult:
+        await spend(turn)
+        return TurnResult(outcome="error", error="no", usage=Usage(input_tokens=1, output_tokens=0))
+
+    terms = AgentTerms(submits=True, slots=8)
+    agents = {"it": ScriptedAgent(understate, terms=terms), "slow": ScriptedAgent(hold)}
+    async with open_desk("slots = 8", **agents) as desk:
+        first = await wait(desk, await desk.tasks.submit("go on 2", agent="it"))
+        own = Actor("agent", "attempt", task=first)
+        parts = [await desk.tasks.submit("go on 1", agent="it", actor=own) for _ in range(204)]
+        for part in parts:
+            await wait(desk, part)
+        running = await desk.tasks.submit("go on 3", agent="slow", actor=own)
+        await half.wait()
+        before = 207
+        with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
+            await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
+        again = await wait(desk, await desk.tasks.retry(first.id, budget={"tokens": (before + 10) * CALL}))
+        assert again.outcome == "error"
+        go_on.set()
+        assert (await wait(desk, running)).status == "done"
+        account = await read_account(desk, first.id)
+        assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
+
+
 async def test_a_message_that_a_turn_did_not_take_keeps_the_account(open_desk: Any) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 

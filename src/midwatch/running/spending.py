@@ -42,6 +42,7 @@ class TurnSpending:
         self._log = log
         self._report = report
         self._ids: tuple[str, ...] = ()
+        """The accounts that exist."""
         self._accounts: tuple[Account, ...] = ()
         """The accounts when they were last read."""
         self._seen = Spending()
@@ -50,6 +51,8 @@ class TurnSpending:
         """The number of reserved steps that have not started."""
         self._winds_up = False
         task = run.task
+        self._tree: tuple[str, ...] = (task.account_id,) if task.account_id is not None else ()
+        """The account of the tree. It is also charged if it does not exist: a retry may open it at any time."""
         verifies = task.cause == "goal" and "#step:" not in (task.internal_key or "")
         self._exempt = task.account_id if verifies else None
         """The account whose limits do not apply: that of a goal, when the goal is verified or wrapped up."""
@@ -115,7 +118,7 @@ class TurnSpending:
             self._meter.count_start()
         if given_back:
             self._meter.give_back()
-        if not self._ids:
+        if not self._ids and not self._tree:
             return
         self._settle(self._meter.settle())
         if found := self._find_over():
@@ -164,11 +167,11 @@ class TurnSpending:
         await self._read()
 
     def _settle(self, spent: Spending) -> None:
-        self._log.add_charges(charge(self._ids, spent))
+        self._log.add_charges(charge({*self._ids, *self._tree}, spent))
 
     def finish(self, usage: Mapping[str, Any] | None) -> None:
         """Charge what is not charged yet, at the end of the attempt. `usage` is its whole usage."""
-        if not self._ids:
+        if not self._ids and not self._tree:
             return
         for _ in range(self._held):
             self._meter.give_back()
