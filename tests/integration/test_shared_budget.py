@@ -348,3 +348,33 @@ async def test_the_account_of_a_day_counts_running_and_ended_work(open_desk: Any
             return (await desk.tasks.get(later.id)).wait == "limit"
 
         await until(waits)
+
+
+async def test_people_are_warned_once_of_the_budgets_of_a_day(open_desk: Any) -> None:
+    """The notice goes to the route of the task that reaches four fifths of a limit."""
+    toml = f'[day_budget]\ntokens = {10 * CALL}\n\n[agents.it]\nkind = "demo"\nday_budget = {{tokens = {5 * CALL}}}\n'
+    async with open_desk(toml, it=ScriptedAgent(spend), other=ScriptedAgent(spend)) as desk:
+        wishes = [
+            ("it", "go on 3"),
+            ("it", "go on 1"),
+            ("other", "go on 3"),
+            ("other", "go on 1"),
+            ("other", "go on 1"),
+        ]
+        tasks = []
+        for agent, prompt in wishes:
+            tasks.append(await wait(desk, await desk.tasks.submit(prompt, agent=agent, route="there")))
+            assert tasks[-1].status == "done"
+        shared, own = sorted(await desk.store.list_accounts(), key=lambda account: account.id)
+        warned = await desk.store.read_events(0, EventFilter(kinds=("budget_warned",)))
+        assert [(event.task_id, event.payload) for event in warned] == [
+            (task.id, {"budget": "tokens", "scope": "day", "limit": limit, "spent": 0.8 * limit, "account_id": day})
+            for task, limit, day in ((tasks[1], 5 * CALL, own.id), (tasks[3], 10 * CALL, shared.id))
+        ]
+        texts = [
+            [n.text for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("budget:")]
+            for task in tasks
+        ]
+        (text,) = texts[3]
+        assert text.startswith(f"{tasks[3].id}: 800 tokens of the day's budget of 1000 tokens are spent.")
+        assert list(map(len, texts)) == [0, 1, 0, 1, 0]

@@ -127,7 +127,7 @@ class TurnSpending:
     async def warn(self) -> None:
         """Warn people once of each limit that is nearly reached."""
         for account in self._accounts:
-            if account.scope == "day" or not list_unwarned(account, self._estimate(account)):
+            if not list_unwarned(account, self._estimate(account)):
                 continue
             step = warn(self._run.task, account, self._estimate(account), self._host.clock.now())
             with suppress(Conflict):  # another turn did it
