@@ -230,7 +230,7 @@ class TurnSpending:
 
     async def ask_after_turn(self) -> bool:
         """Ask people after an agent was interrupted, because its budget is spent. Return whether it may go on."""
-        await self._read()
+        await self._refresh()
         while (found := self._find_over()) is not None:
             if found[0].on_budget != "ask" or await self._decide(*found) is not None:
                 return False
