@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Forbidden, NotFound
 from midwatch.domain.account import DAY, Account, build_account, set_limits
 from midwatch.domain.approval import resolve
-from midwatch.domain.budget import NO_LIMITS, Budget
+from midwatch.domain.budget import NO_LIMITS, Budget, Spending
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.requests import AccountMode
@@ -45,7 +46,8 @@ class Accounts:
             await self._authorization.check_tasks(actor, "read", tasks)
         if account is None:
             first = tasks[0]
-            account = build_account(first._replace(account_id=account_id), NO_LIMITS, tasks, first.created_at)
+            spent = reduce(Spending.plus, (Spending.of(task.usage) for task in tasks), Spending())
+            account = build_account(first._replace(account_id=account_id), NO_LIMITS, spent, first.created_at)
         return {**await self._describe(account), "tasks": [_describe_task(task) for task in seen]}
 
     async def _may_read(self, actor: AnyActor, task: Task) -> bool:
