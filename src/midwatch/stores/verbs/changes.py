@@ -100,7 +100,12 @@ def _insert_item(tx: Tx, wanted: ContextItem) -> None:
 
 
 def _settle_items(tx: Tx, ends: Update) -> None:
-    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait."""
+    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait.
+
+    After a transfer they wait for the task that goes on.
+    """
+    if target := ends.fields.get("transferred_to"):
+        tx.run("context_item.follow", {"id": ends.id, "target": target})
     if ends.fields["status"] == "cancelled":
         tx.run("context_item.put_back", {"id": ends.id})
     if ends.guard.get("steers"):
