@@ -24,12 +24,15 @@ class Spender(FunctionAgent):
 
 
 async def work(prompt: str, turn: Turn) -> TurnResult:
-    """Run one turn. A line has `call 3`, or is `hold`, or `AGENT: work`; a `;` separates the lines of this work."""
+    """Run one turn. A line has `call 3`, or is `hold`, or `AGENT: work`; a `;` separates the lines of this work.
+
+    With `start AGENT: work`, the turn does not wait for the work.
+    """
     for line in prompt.splitlines():
-        agent, _, task = line.partition(": ")
+        other = re.fullmatch(r"(start )?(\w+): (.*)", line)
         calls = re.search(r"call (\d+)", line)
-        if task:
-            await turn.delegate(agent, task.replace("; ", "\n"))
+        if other:
+            await turn.delegate(other[2], other[3].replace("; ", "\n"), wait=not other[1])
         elif line == "hold":
             await turn.ask("Shall it go on?", ("Go on", "Stop"))
         elif calls and not await call_model(turn, int(calls[1])):
