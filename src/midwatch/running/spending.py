@@ -227,11 +227,16 @@ class TurnSpending:
 
     async def ask_after_turn(self) -> bool:
         """Ask people after an agent was interrupted, because its budget is spent. Return whether it may go on."""
-        await self._read()
+        await self._refresh()
         while (found := self._find_over()) is not None:
             if found[0].on_budget != "ask" or await self._decide(*found) is not None:
                 return False
         return True
+
+    async def would_ask(self) -> bool:
+        """Return whether people should be asked about the budget that has ended the turn."""
+        await self._refresh()
+        return (found := self._find_over()) is not None and found[0].on_budget == "ask"
 
     async def _decide(self, account: Account, over: Over) -> Permit | None:
         """Decide what a turn does whose budget is spent. Return None if it may try to go on."""
@@ -282,7 +287,9 @@ class TurnSpending:
 
     async def _open_question(self, account: Account, over: Over) -> Approval | None:
         host, task = self._host, self._run.task
-        approval, step = ask_for_more(task, account, over, host.approval_seconds, host.clock.now())
+        approval, step = ask_for_more(
+            task, account, over, self._estimate(account), host.approval_seconds, host.clock.now()
+        )
         asking = announce_status(task, "asking", host.clock.now())
         try:
             await self._log.write(step._replace(events=step.events + asking))
