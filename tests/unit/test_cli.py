@@ -471,7 +471,7 @@ def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["DAY", "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST"]
     assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "unknown", "unknown"]
-    assert lines[3].split()[-3:] == ["-", "-", "$0.0040"]
+    assert lines[3].split()[-3:] == ["unknown", "unknown", "$0.0040"]
     assert lines[4].split()[:2] == ["total", "4"]
     assert lines[5:] == ["and 3 more rows", "No usage reported for 1 of 4 tasks; no cost reported for 1 of 4 tasks."]
 
