@@ -85,10 +85,10 @@ def describe_spending(account: BudgetLine | BudgetInfo) -> str:
     """Return what an account has spent as text."""
     from midwatch.domain.budget import NAMES, format_amount
 
-    # without limits, steps and time are not counted
+    # without limits, steps and time are not counted, and what no agent reported is unknown
     names = [name for name in NAMES if account[name] != 0 or account["limits"]]
     amounts = [UNKNOWN if account[name] is None else format_amount(name, account[name]) for name in names]
-    return ", ".join(amounts) or "nothing yet"
+    return ", ".join(amounts) or ("nothing yet" if account["open"] else "unknown")
 
 
 def describe_usage(task: TaskInfo) -> str:
@@ -107,18 +107,13 @@ def describe_usage(task: TaskInfo) -> str:
 
 def describe_tree(account: BudgetInfo, task_id: str) -> str | None:
     """Return what all work of an account has used, as text; None if the task is its only task."""
-    from midwatch.domain.budget import format_amount
-
     if len(account["tasks"]) < 2:
         return None
     first = account["id"] == task_id
     whose = "with all work that grew out of it" if first else "with all other work that began with"
-    cost = UNKNOWN if account["usd"] is None else format_amount("usd", account["usd"])
     begin = "" if first else f" {account['id']}"
-    return (
-        f"{whose}{begin}: {format_amount('tokens', account['tokens'])}, {cost}; "
-        f"{len(account['tasks'])} tasks, see `midwatch budget {account['id']}`"
-    )
+    count = f"{len(account['tasks'])} tasks, see `midwatch budget {account['id']}`"
+    return f"{whose}{begin}: {describe_spending(account)}; {count}"
 
 
 async def find_retry_command(desk: Desk, task: TaskInfo, account: BudgetInfo | None = None) -> str | None:

@@ -189,7 +189,7 @@ function buildPage(main, data, page) {
   const prompt = createPanel("Prompt", {
     content: [view.prompt, more], actions: [createCopyButton(() => data.task?.prompt ?? "", "Copy the prompt")],
   });
-  const work = createPanel("Work", { name: "task-work", count: true, actions: [createExpand(() => view.workBody)] });
+  const work = createPanel("Work", { name: "task-work", count: true, actions: [createExpand("Work", () => view.workBody)] });
   Object.assign(view, {
     workPanel: work.node, workBody: work.body, workCount: work.counter, work: h("ol.steps-list"),
     noWork: h("p.faint", "Thoughts, plans and tools are shown here."),
@@ -209,7 +209,7 @@ function buildPage(main, data, page) {
   });
   view.outputTitle = output.node.querySelector("h2");
   const timeline = createPanel("Timeline", {
-    name: "timeline", actions: [createExpand(() => timeline.body), tabs],
+    name: "timeline", actions: [createExpand("Timeline", () => timeline.body), tabs],
   });
   timeline.body.append(view.waterfall, table);
   const about = createPanel("About", { content: [view.shared, view.budget, view.facts] });
@@ -231,9 +231,9 @@ function buildPage(main, data, page) {
 }
 
 /** Create a button that shows the whole content of a panel, or only its usual height. */
-function createExpand(getBody) {
+function createExpand(title, getBody) {
   const button = h("button.quiet.small", {
-    type: "button", "aria-pressed": "false",
+    type: "button", "aria-pressed": "false", "aria-label": `Expand ${title}`,
     onclick: () => button.setAttribute("aria-pressed", String(getBody().classList.toggle("expanded"))),
   }, "Expand");
   return button;
@@ -400,7 +400,7 @@ function formatOwnUsage(task) {
 
 function formatTreeUsage(account) {
   const count = account.tasks.length;
-  return `${formatSpent(account) || "nothing yet"} · ${count} ${count === 1 ? "task" : "tasks"}`;
+  return `${formatSpent(account) || (account.open ? "nothing yet" : "unknown")} · ${count} ${count === 1 ? "task" : "tasks"}`;
 }
 
 function createEventRow(event) {
