@@ -169,7 +169,8 @@ function buildPage(main, data, page) {
     id: h("code.faint", page.params.id), time: createElapsed(null), last: createAgo(null), wait: h("span.dim"),
     due: createAgo(null),
     buttons: h("span.task-buttons.action"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
-    facts: h("dl.facts"), shared: h("p.faint", { hidden: true }, "Budget of the whole work"), budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
+    facts: h("dl.facts"), shared: h("p.faint", { hidden: true }, "Budget of the whole work"),
+    budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
     lineage: h("ol.rows"), handoffs: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"),
     events: h("tbody"),
@@ -189,7 +190,9 @@ function buildPage(main, data, page) {
   const prompt = createPanel("Prompt", {
     content: [view.prompt, more], actions: [createCopyButton(() => data.task?.prompt ?? "", "Copy the prompt")],
   });
-  const work = createPanel("Work", { name: "task-work", count: true, actions: [createExpand("Work", () => view.workBody)] });
+  const work = createPanel("Work", {
+    name: "task-work", count: true, actions: [createExpand("Work", () => view.workBody)],
+  });
   Object.assign(view, {
     workPanel: work.node, workBody: work.body, workCount: work.counter, work: h("ol.steps-list"),
     noWork: h("p.faint", "Thoughts, plans and tools are shown here."),
@@ -400,7 +403,8 @@ function formatOwnUsage(task) {
 
 function formatTreeUsage(account) {
   const count = account.tasks.length;
-  return `${formatSpent(account) || (account.open ? "nothing yet" : "unknown")} · ${count} ${count === 1 ? "task" : "tasks"}`;
+  const spent = formatSpent(account) || (account.open ? "nothing yet" : "unknown");
+  return `${spent} · ${count} ${count === 1 ? "task" : "tasks"}`;
 }
 
 function createEventRow(event) {
