@@ -315,6 +315,23 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
         assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
 
 
+async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:
+    async def report(turn: Turn) -> TurnResult:
+        """Report the cost that the prompt names, or none."""
+        cost = None if turn.prompt == "none" else float(turn.prompt)
+        return TurnResult(text="x", usage=Usage(input_tokens=CALL, cost_usd=cost))
+
+    async with open_desk(it=ScriptedAgent(report)) as desk:
+        expected: dict[str, float | None] = {}
+        for prompt, usd in (("none", None), ("0", 0.0), ("0.25", 0.25)):
+            for budget in ({"usd": 5}, None):
+                task = await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it", budget=budget)).id)
+                assert (await desk.accounts.get(task.id))["usd"] == usd
+                expected |= {task.id: usd} if budget else {}
+        listed = {account["id"]: account["usd"] for account in await desk.accounts.list()}
+        assert listed == expected
+
+
 async def test_a_message_that_a_turn_did_not_take_keeps_the_account(open_desk: Any) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 

@@ -232,6 +232,11 @@ class TurnSpending:
                 return False
         return True
 
+    async def would_ask(self) -> bool:
+        """Return whether people should be asked about the budget that has ended the turn."""
+        await self._refresh()
+        return (found := self._find_over()) is not None and found[0].on_budget == "ask"
+
     async def _decide(self, account: Account, over: Over) -> Permit | None:
         """Decide what a turn does whose budget is spent. Return None if it may try to go on."""
         if account.on_budget == "wind_up" and not self._winds_up:
@@ -278,7 +283,9 @@ class TurnSpending:
 
     async def _open_question(self, account: Account, over: Over) -> Approval | None:
         host, task = self._host, self._run.task
-        approval, step = ask_for_more(task, account, over, host.approval_seconds, host.clock.now())
+        approval, step = ask_for_more(
+            task, account, over, self._estimate(account), host.approval_seconds, host.clock.now()
+        )
         asking = announce_status(task, "asking", host.clock.now())
         try:
             await self._log.write(step._replace(events=step.events + asking))
