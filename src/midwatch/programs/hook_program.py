@@ -180,7 +180,7 @@ class HookProgram:
                 self._problem = f"the program could not be started: {type(problem).__name__}."
                 log.exception("hook %s could not be started", self.name)
             pause = FIRST_PAUSE if time.monotonic() - began >= STEADY_SECONDS else pause
-            self.last_end = HookFailure(self._problem, SystemClock().now())
+            self.last_end = HookFailure(str(self._problem), SystemClock().now())
             log.warning("hook %s: %s It is started again in %.1f s.", self.name, self._problem, pause)
             self.state = "waiting"
             await asyncio.sleep(pause)

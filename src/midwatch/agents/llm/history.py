@@ -67,6 +67,7 @@ class Transcript:
         self._started: set[int] = set()
         self._returned: dict[int, ToolReturnPart] = {}
         self._parts: list[ModelRequestPart] = []
+        self._stop: Json | None = None  # the task that a hook stops after a tool, and the reason
         self._begin()
         for turn in earlier:
             for step in turn:
@@ -116,7 +117,7 @@ class Transcript:
         self.response, self.final = None, None
         self.requests, self.refused, self.closing, self._closed = 0, 0, False, False
         self._calls, self._started, self._returned, self._parts = [], set(), {}, []
-        self._stop: Json | None = None  # the task that a hook stops after a tool, and the reason
+        self._stop = None
 
     def _add_answer(self, data: Json, task_id: str) -> None:
         from pydantic_ai.messages import ModelRequest

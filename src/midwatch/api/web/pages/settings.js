@@ -72,7 +72,9 @@ function createHookPanel() {
   return { node, read };
 }
 
-const HOOK_COUNTS = { calls: "call", events: "event", failures: "failure", dropped: "dropped event", restarts: "restart" };
+const HOOK_COUNTS = {
+  calls: "call", events: "event", failures: "failure", dropped: "dropped event", restarts: "restart",
+};
 
 function createHookItem(hook) {
   const counts = Object.entries(HOOK_COUNTS).filter(([name]) => name === "calls" || hook[name])
