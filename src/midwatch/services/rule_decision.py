@@ -35,6 +35,11 @@ BRACES = re.compile(r"\{[\w./-]+,[\w./,-]*\}")
 """A word that a shell makes several words of."""
 
 
+NAMED = frozenset({"other", "search", "think"})
+"""Kinds of tools that an answer "always" may allow by their name, if the question has no command, file or host."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
+
+
 class Match(IntEnum):
     """Whether a pattern matches; MAYBE if this cannot be told for certain."""
 
@@ -289,7 +294,7 @@ def _fits_host(glob: str, host: str) -> bool:
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
-    """Return the pattern that allows only the command or the file of a question, in its working directory.
+    """Return the pattern that allows only the command, the file or the tool of a question, in its working directory.
 
     Return None if no pattern is reliable.
     """
@@ -309,6 +314,8 @@ def _narrow(facts: QuestionFacts) -> Pattern | None:
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
         pattern = Pattern(question.kind, None, inside, facts.real_root)
+    elif question.kind in NAMED and not (question.paths or question.hosts) and TOOL_NAME.fullmatch(question.tool or ""):
+        pattern = Pattern(question.kind, None, None, facts.real_root, question.tool)
     else:
         return None
     return pattern if allows(pattern, facts) else None

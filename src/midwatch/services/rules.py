@@ -29,6 +29,7 @@ from midwatch.domain.rule import (
     Source,
     WrittenRule,
     list_work_levels,
+    work_source,
 )
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -67,7 +68,7 @@ class Policies:
         for key, approvals in await read_sessions(self._store, task.session_key if task else session_key):
             levels += [level._replace(name=key) for level in list_work_levels("session", approvals)]
         if task is not None:
-            levels += list_work_levels("automation" if task.cause == "automation" else "task", task.approvals)
+            levels += list_work_levels(work_source(task), task.approvals)
         return levels
 
     def list_written(self) -> list[WrittenRule]:
