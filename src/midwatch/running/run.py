@@ -54,8 +54,8 @@ class Run:
         """Done when the turn has ended, or when midwatch stops waiting for an agent that cannot be stopped."""
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
-        # an agent can have background work only after an earlier turn, or after this turn has begun
-        self.inbox = Inbox(results=has_past(claim.task))
+        # an agent can have background work only after an earlier turn, a transfer, or the beginning of this turn
+        self.inbox = Inbox(results=has_past(claim.task) or claim.task.source == "transfer")
         self.delegations = Delegations(host.handoffs, claim.task)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Forbidden, NotFound
-from midwatch.domain.account import DAY, Account, build_account
-from midwatch.domain.budget import NO_LIMITS
+from midwatch.domain.account import DAY, Account, build_account, set_limits
+from midwatch.domain.approval import resolve
+from midwatch.domain.budget import NO_LIMITS, Budget, Spending
+from midwatch.domain.changes import Changes
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.requests import AccountMode
 from midwatch.domain.store import Store
 from midwatch.domain.task import OPEN, Task
 from midwatch.services.authorization import Authorization, authorize
@@ -42,7 +46,8 @@ class Accounts:
             await self._authorization.check_tasks(actor, "read", tasks)
         if account is None:
             first = tasks[0]
-            account = build_account(first._replace(account_id=account_id), NO_LIMITS, tasks, first.created_at)
+            spent = reduce(Spending.plus, (Spending.of(task.usage) for task in tasks), Spending())
+            account = build_account(first._replace(account_id=account_id), NO_LIMITS, spent, first.created_at)
         return {**await self._describe(account), "tasks": [_describe_task(task) for task in seen]}
 
     async def _may_read(self, actor: AnyActor, task: Task) -> bool:
@@ -63,6 +68,18 @@ class Accounts:
             "title": goal.objective if goal else root.prompt if root else account.id,
             "agent": goal.agent if goal else root.agent if root else None,
         }
+
+
+async def change_limits(store: Store, account: Account, limits: Budget, mode: AccountMode, now: int) -> Changes:
+    """Return the changes that give an account new limits. An open question about the old ones expires.
+
+    The question must end before the account forgets it: its end moves the deadlines of handoffs.
+    """
+    approval = await store.get_approval(account.approval_id) if account.approval_id else None
+    changes = Changes(updates=(set_limits(account, limits, mode),))
+    if approval is None or approval.status != "pending":
+        return changes
+    return resolve(approval, "expired", now, why="the budget was changed").plus(changes)
 
 
 def _describe_task(task: Task) -> dict[str, Any]:
