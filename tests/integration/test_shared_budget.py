@@ -304,6 +304,11 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
             await wait(desk, part)
         running = await desk.tasks.submit("go on 3", agent="slow", actor=own)
         await half.wait()
+
+        async def is_written() -> bool:
+            return bool(await desk.store.read_events(0, EventFilter(kinds=("llm_response",), task_id=running.id)))
+
+        await until(is_written)
         before = 207
         with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
             await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
@@ -393,5 +398,6 @@ async def test_people_are_warned_once_of_the_budgets_of_a_day(open_desk: Any) ->
             for task in tasks
         ]
         (text,) = texts[3]
-        assert text.startswith(f"{tasks[3].id}: 800 tokens of the day's budget of 1000 tokens are spent.")
+        assert text.startswith("other: 80 % of the day's budget of 1000 tokens is spent: 800 tokens.")
+        assert "new tasks wait until midnight" in text
         assert list(map(len, texts)) == [0, 1, 0, 1, 0]

@@ -324,5 +324,5 @@ def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -
     return Rule(
         id=new_id("r", now), agent=approval.agent, effect=ALWAYS[choice.kind], approval_id=approval.id,
         created_at=now, created_by=actor, kind=pattern.kind, command=pattern.command, path=pattern.path,
-        root=pattern.root,
+        root=pattern.root, tool=pattern.tool,
     )  # fmt: skip

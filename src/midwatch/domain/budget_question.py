@@ -30,6 +30,7 @@ NEXT: Mapping[AccountMode, str] = {
     "wind_up": "At the limit, the work ends with one last answer.",
 }
 """What happens when a budget is spent, for people who are warned."""
+NEXT_OF_DAY = "At the limit, running tasks stop, and new tasks wait until midnight."
 PROMPT_SHOWN = 80
 SMALLEST: Mapping[Name, float] = {"tokens": 1, "usd": 1e-9, "steps": 1, "seconds": 0.5}
 """The smallest amounts that a question names as spent."""
@@ -44,7 +45,7 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
     overs = [Over(name, getattr(account.budget, name), getattr(spent, name), scope_of(account, task)) for name in names]
     texts = [
         f"{task.agent}: {over.nearly}.\nWork: {_shorten(task)}\n"
-        f"{NEXT[account.on_budget]} See `midwatch budget {account.id}`."
+        f"{NEXT_OF_DAY if account.scope == 'day' else NEXT[account.on_budget]} See `midwatch budget {account.id}`."
         for over in overs
     ]
     return Changes(
