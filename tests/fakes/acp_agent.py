@@ -241,6 +241,20 @@ class Agent:
         self.update("tool_call_update", toolCallId=number, status="completed", rawOutput={"output": f"ran {argument}"})
         self.update("tool_call_update", toolCallId=number, status="completed")
 
+    def do_work(self, argument):
+        """`work ITEM...`: work on each item that is not among those that are done, with a tool each."""
+        done = self.memory / "done"
+        for item in argument.split():
+            if done.exists() and item in done.read_text().split():
+                continue
+            self.update("tool_call", toolCallId=item, title=item, kind="execute", status="in_progress")
+            if self.cancelled.wait(0.2):
+                raise Cancelled
+            with done.open("a") as file:
+                file.write(f"{item}\n")
+            self.update("tool_call_update", toolCallId=item, status="completed")
+        self.say("all is done")
+
     def do_open(self, argument):
         """Start a tool and never end it."""
         self.update("tool_call", toolCallId="open", title=argument, kind="read", status="in_progress")

@@ -327,6 +327,8 @@ class Run:
             return requeue(task, raised, now, interruptions=task.interruptions + 1, usage=usage)
         if (self.reason == "budget" or outcome.outcome == "budget") and not done:
             spent = self.over.words if self.over else outcome.error
+            if outcome.cannot_ask:
+                spent = f"{spent}. People could not be asked, because agent {task.agent} cannot resume a stopped turn"
             return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage, over=self.over))
         if self.reason == "hook":
             return TaskStep(*end(task, now, outcome="error", error=self._stopped_by, usage=usage))

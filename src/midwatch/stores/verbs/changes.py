@@ -7,7 +7,7 @@ from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
-from midwatch.domain.account import open_account
+from midwatch.domain.account import Account, open_account
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.context_item import ContextItem
@@ -17,6 +17,7 @@ from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs import context_item as items
+from midwatch.stores.verbs import handoff as handoffs
 from midwatch.stores.verbs.tx import Move, Tx
 
 
@@ -80,11 +81,13 @@ def insert(tx: Tx, record: Record) -> None:
         tx.hint(record.agent, record.due_at)
         if record.budget is not None:
             for account in open_account(record):
-                insert(tx, account)
+                tx.statement(build_insert("account"), encode("account", get_values(account)))
     elif isinstance(record, ContextItem):
         _insert_item(tx, record)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
+        if isinstance(record, Account):
+            tx.run("account.add_up", {"id": record.id})
 
 
 def _insert_item(tx: Tx, wanted: ContextItem) -> None:
@@ -162,6 +165,8 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         raise Conflict(f"{update.noun} {update.id} was changed meanwhile; read it again, then try again.")
     if update.noun != "task":
         tx.topics.add(update.noun)
+        if update.noun == "approval":
+            handoffs.move_deadlines(tx, update.id)  # an approval changes once: when it ends
         return
     if "stop_requested" in update.fields:
         tx.topics.add("stop")
