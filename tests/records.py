@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import Event, TaskProgress, event
 from midwatch.domain.goal import Goal
+from midwatch.domain.handoff import Handoff, HandoffTask
+from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, meta, new_task
@@ -21,6 +24,7 @@ from midwatch.stores.sqlite import SqliteStore
 
 CLOCK = SystemClock()
 OWNER = "i_one"
+NUMBERS = itertools.count()
 
 
 def a_task(**fields: Any) -> Task:
@@ -60,6 +64,18 @@ def a_goal(now: int, **fields: Any) -> Goal:
         "updated_at": now, "deadline_at": now + 86400 * SECOND,
     }  # fmt: skip
     return Goal(**{**base, **fields})
+
+
+def a_handoff(**fields: Any) -> Handoff:
+    """Return a pending handoff with five minutes until its deadline."""
+    now = CLOCK.now()
+    base: dict[str, Any] = {
+        "id": f"h_{next(NUMBERS):06d}", "from_agent": "lead", "to_agent": "coder", "created_at": now,
+        "request": HandoffTask(description="do it", input={"a": ["ü", None]}).data(),
+        "context": HandoffContext(messages=({"role": "user", "content": "x"},)).data(), "owner": "i_one",
+        "chain": (("lead", None), ("second", "h_0")), "deadline_at": now + 300 * SECOND, "timeout": 2.5,
+    }  # fmt: skip
+    return Handoff(**{**base, **fields})
 
 
 async def put(store: Store, **fields: Any) -> Task:

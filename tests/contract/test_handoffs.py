@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.handoff import (
     Handoff,
     HandoffFilter,
-    HandoffTask,
     accept_handoff,
     cancel_handoff,
     expire_handoff,
@@ -23,23 +21,9 @@ from midwatch.domain.handoff import (
     settle,
     start_handoff,
 )
-from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
-from records import CLOCK, a_task, claim_tasks
-
-NUMBERS = itertools.count()
-
-
-def a_handoff(**fields: Any) -> Handoff:
-    now = CLOCK.now()
-    base: dict[str, Any] = {
-        "id": f"h_{next(NUMBERS):06d}", "from_agent": "lead", "to_agent": "coder", "created_at": now,
-        "request": HandoffTask(description="do it", input={"a": ["ü", None]}).data(),
-        "context": HandoffContext(messages=({"role": "user", "content": "x"},)).data(), "owner": "i_one",
-        "chain": (("lead", None), ("second", "h_0")), "deadline_at": now + 300 * SECOND, "timeout": 2.5,
-    }  # fmt: skip
-    return Handoff(**{**base, **fields})
+from records import CLOCK, a_handoff, a_task, claim_tasks
 
 
 async def put(store: Store, **fields: Any) -> Handoff:

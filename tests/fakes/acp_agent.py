@@ -293,6 +293,22 @@ class Agent:
         params = {"sessionId": self.session, "toolCall": call, "options": [OPTIONS["a"], OPTIONS["r"]]}
         self.write({"id": number, "method": "session/request_permission", "params": params})
 
+    def do_swap(self, argument):
+        """`swap FIRST SECOND`: ask to edit a file; when the file `swap` is in the memory directory, name another."""
+        first, second = argument.split()
+        call = {"toolCallId": "swap", "title": "Edit", "kind": "edit", "locations": [{"path": str(Path.cwd() / first)}]}
+
+        def change():
+            self.do_hold("swap")
+            self.update("tool_call_update", toolCallId="swap", locations=[{"path": str(Path.cwd() / second)}])
+            self.do_think(str(Path.cwd() / second))
+            self.update("tool_call", toolCallId="after", title="shows that the change has arrived", kind="think")
+
+        threading.Thread(target=change, daemon=True).start()
+        options = [OPTIONS["a"], OPTIONS["r"]]
+        self.granted = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
+        self.say(f"chose {self.granted.get('optionId')}")
+
     def do_both(self, argument):
         """Ask two questions at the same time."""
         asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in argument.split(",")]

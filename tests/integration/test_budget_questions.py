@@ -14,11 +14,14 @@ from fakes.model_server import serve
 from midwatch import Runtime, Settings, Task, Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
-from midwatch.base.errors import Conflict
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import Conflict, HandoffOverdue
 from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import Approval
 from midwatch.domain.event import Event, EventFilter, LlmRequest, LlmResponse
+from midwatch.domain.handoff import Handoff, HandoffTask
+from midwatch.services.handoffs import HandoffOptions
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
 from servers import until
 
@@ -50,11 +53,12 @@ async def spend_step(turn: Turn) -> TurnResult:
 @asynccontextmanager
 async def open_home(home: Path, db: str | None = None, **more: Any) -> AsyncIterator[Runtime]:
     home.mkdir(exist_ok=True)
-    clock = more.pop("clock", None)
+    clock, role = more.pop("clock", None), more.pop("role", "library")
     (home / "midwatch.toml").write_text("detect_agents = false\nshutdown_grace = 0\n")
     channels = {"there": RecordingChannel("there")}
     settings = Settings.load(home, db=db)
-    async with Runtime.open(home, settings=settings, agents=more, channels=channels, clock=clock) as desk:
+    named: Any = {"channels": channels, "clock": clock, "role": role}
+    async with Runtime.open(home, settings=settings, agents=more, **named) as desk:
         yield desk
 
 
@@ -103,7 +107,16 @@ async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_o
         assert [choice.name for choice in question.choices] == [
             "raise by 25 %", "raise by 50 %", "raise by 100 %", "wind up", "stop"
         ]  # fmt: skip
-        assert question.question.startswith("Its budget of 400 tokens is spent: 400 tokens. May the work go on?")
+        assert question.question.splitlines() == [
+            "Its budget of 400 tokens is spent: 400 tokens. May the work go on?",
+            "Work: go on 9",
+            "Spent so far: 400 tokens, 4 steps.",
+            "Raise by 25 % to 500 tokens, by 50 % to 600 tokens, by 100 % to 800 tokens.",
+            "Wind up: one last answer without tools. Stop: finished work is kept.",
+            "No answer within 12h: the work stops.",
+        ]
+        (asked,) = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("asked")]
+        assert f'midwatch approve {question.id} --choice "raise by 50 %"' in asked.text
         other = await wait(desk, await submit(desk, "go on 1"))
         assert other.status == "done", "the slot is free meanwhile"
         assert len(await read_events(desk, "llm_response")) == 4 + 1, "no call is made meanwhile"
@@ -133,7 +146,8 @@ async def test_people_are_warned_once_at_four_fifths_of_each_limit(open_desk: An
         expected = {"budget": "tokens", "scope": "task", "limit": 500, "spent": 400, "account_id": task.id}
         assert warned.payload == expected
         notices = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("budget:")]
-        text = f"{task.id}: 400 tokens of its budget of 500 tokens are spent. See `midwatch budget {task.id}`."
+        text = "it: 80 % of its budget of 500 tokens is spent: 400 tokens.\nWork: go on 5\n"
+        text += f"At the limit, people are asked whether the work may go on. See `midwatch budget {task.id}`."
         assert [notice.text for notice in notices] == [text]
 
 
@@ -218,6 +232,24 @@ async def test_an_agent_that_acts_by_itself_is_resumed_after_the_answer(open_des
         assert (await read_account(desk, task.id)).tokens == done.tokens_used
 
 
+@pytest.mark.parametrize("on_budget", ["stop", "ask"])
+async def test_a_spent_time_ends_or_asks_before_the_next_attempt(open_desk: Any, on_budget: str) -> None:
+    async def act(turn: Turn) -> TurnResult:
+        await turn.keep_thread("th_1")
+        if turn.attempt == 1:
+            await asyncio.Event().wait()
+        return TurnResult(text="the rest", thread_id="th_1")
+
+    async with open_desk(it=ScriptedAgent(act, terms=AgentTerms(on_crash="resume"))) as desk:
+        task = await submit(desk, budget={"seconds": 0.2}, on_budget=on_budget)
+        if on_budget == "ask":
+            question = await find_question(desk)
+            assert (await desk.tasks.get(task.id)).attempt == 1
+            await desk.approvals.answer(question.id, "raise by 100 %")
+        done = await wait(desk, task)
+        assert (done.outcome, done.attempt) == (("budget", 1) if on_budget == "stop" else ("ok", 2))
+
+
 async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
     async def act(turn: Turn) -> str:
         for _ in range(9):
@@ -229,6 +261,13 @@ async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
     async with open_desk(it=ScriptedAgent(act)) as desk:
         task = await wait(desk, await submit(desk))
         assert (task.outcome, await desk.approvals.list(None)) == ("budget", [])
+        spent, why = (task.error or "").split(". ")
+        assert (spent, why) == (
+            "its budget of 400 tokens is spent: 400 tokens",
+            "People could not be asked, because agent it cannot resume a stopped turn",
+        )
+        stopped = await wait(desk, await submit(desk, on_budget="stop"))
+        assert stopped.error == spent, "nobody wanted to ask"
 
 
 async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) -> None:
@@ -250,21 +289,158 @@ async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) ->
         assert (await desk.goals.get(goal.id)).tokens == 9 * CALL
 
 
-async def test_the_deadline_of_a_handoff_stands_still_while_people_are_asked(home: Path) -> None:
-    async def lead(prompt: str, turn: Turn) -> str:
-        return str((await turn.delegate("it", "part 6", timeout=300.0)).output)
+# -- deadlines of handoffs ---------------------------------------------------------------------------------------------
 
+
+def crew(parts: int, *, calls: int = 99, timeout: float = 300.0) -> dict[str, Any]:
+    """Return a lead that delegates parts at the same time, and an agent that does not end after a no."""
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        work = [turn.delegate("it", f"part {number} {calls}", timeout=timeout) for number in range(parts)]
+        return ", ".join(type(part).__name__ for part in await asyncio.gather(*work, return_exceptions=True))
+
+    async def work(turn: Turn) -> TurnResult:
+        if (result := await spend(turn)).outcome == "budget":
+            await asyncio.Event().wait()
+        return result
+
+    return {"lead": FunctionAgent("lead", lead, on_loop=True), "it": ScriptedAgent(work, terms=AgentTerms(slots=8))}
+
+
+async def wait_for_status(desk: Runtime, status: str, count: int) -> list[Handoff]:
+    """Return the handoffs with this status, when there are so many."""
+
+    async def look() -> list[Handoff] | None:
+        found = [handoff for handoff in await desk.handoffs.list() if handoff.status == status]
+        return found if len(found) == count else None
+
+    handoffs: list[Handoff] = await until(look)
+    return handoffs
+
+
+async def wait_for_asking(desk: Runtime, count: int) -> None:
+    """Wait until so many delegates wait for an answer."""
+
+    async def look() -> bool:
+        return [task.wait for task in await desk.tasks.list() if task.agent == "it" and task.open] == [
+            "approval"
+        ] * count
+
+    await until(look)
+
+
+async def read_delays(desk: Runtime, status: str, count: int) -> list[float]:
+    """Return the seconds by which the deadlines of the handoffs with this status have moved."""
+    handoffs = await wait_for_status(desk, status, count)
+    return [(handoff.deadline_at - handoff.created_at) / SECOND - handoff.timeout for handoff in handoffs]
+
+
+async def test_deadlines_stand_still_while_parallel_work_waits_for_one_answer(open_desk: Any) -> None:
+    """Once three delegates at one question moved the deadlines of all three by 12 hours each."""
     clock = FakeClock()
-    agents = {"it": ScriptedAgent(spend), "lead": FunctionAgent("lead", lead, on_loop=True)}
-    async with open_home(home, clock=clock, **agents) as desk:
+    async with open_desk(clock=clock, **crew(3)) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        await wait_for_asking(desk, 3)
+        await clock.advance(3600)
+        assert await read_delays(desk, "in_progress", 3) == [0, 0, 0], "nothing is written while the question is open"
+        await desk.approvals.answer(question.id, "raise by 100 %")
+        second = await find_question(desk, question)
+        await wait_for_asking(desk, 3)
+        assert await read_delays(desk, "in_progress", 3) == [3600] * 3
+        await clock.advance(600)
+        await desk.tasks.cancel(second.task_id)  # the delegate that asked; the others ask again
+        await find_question(desk, second)
+        assert (await desk.approvals.get(second.id)).status == "expired"
+        await wait_for_asking(desk, 2)
+        assert await read_delays(desk, "in_progress", 2) == [4200] * 2
+        await desk.tasks.cancel(task.id)
+        await wait(desk, task)
+
+
+@pytest.mark.parametrize("answer", ["stop", None])
+async def test_a_handoff_expires_in_time_after_a_no(open_desk: Any, answer: str | None) -> None:
+    clock = FakeClock()
+    async with open_desk(clock=clock, **crew(1)) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        await clock.advance(11 * 3600)
+        assert await read_delays(desk, "in_progress", 1) == [0]
+        if answer:
+            await desk.approvals.answer(question.id, answer)
+        else:
+            await clock.advance(3600 + 30)
+
+        async def has_ended() -> Approval | None:
+            approval = await desk.approvals.get(question.id)
+            return None if approval.status == "pending" else approval
+
+        ended = await until(has_ended)
+        assert ended.resolved_at is not None
+        delay = (ended.resolved_at - question.created_at) / SECOND
+        assert await read_delays(desk, "in_progress", 1) == [delay]
+        await clock.advance(delay + 299 - (clock.now() - question.created_at) / SECOND)
+        assert await read_delays(desk, "in_progress", 1) == [delay]
+        await clock.advance(2)
+        assert await read_delays(desk, "expired", 1) == [delay]
+        assert (await wait(desk, task)).result == "HandoffOverdue"
+
+
+async def test_a_process_without_a_scheduler_keeps_to_deadlines_that_stand_still(home: Path) -> None:
+    clock = FakeClock()
+    async with open_home(home, clock=clock, role="run", **crew(1, timeout=0.2)) as desk:
         task = await submit(desk, "x", agent="lead")
         question = await find_question(desk)
         await clock.advance(3600)
-        (handoff,) = await desk.handoffs.list()
-        assert handoff.status == "in_progress"
-        await desk.approvals.answer(question.id, "raise by 100 %")
-        done = await wait(desk, task)
-        assert (done.status, done.result) == ("done", "did it")
-        (handoff,) = await desk.handoffs.list()
-        late = (handoff.deadline_at - handoff.created_at) / 1e6
-        assert 3900 <= late < 4000, "it moved by the time of waiting only"
+        (handoff,) = await wait_for_status(desk, "in_progress", 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(desk.handoffs.wait(handoff.id), 0.2)  # its first read finds that nothing is due
+        assert await read_delays(desk, "in_progress", 1) == [0]
+        await desk.approvals.answer(question.id, "stop")
+        assert await read_delays(desk, "in_progress", 1) == [3600]
+        await clock.advance(1)
+        await wait_for_status(desk, "expired", 1)
+        assert (await wait(desk, task)).result == "HandoffOverdue"
+
+
+async def test_a_retry_with_a_larger_budget_ends_the_question(open_desk: Any) -> None:
+    """Once the question stayed open, and its answer had no effect."""
+    clock = FakeClock()
+    async with open_desk(clock=clock, **crew(2, calls=6)) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        await wait_for_asking(desk, 2)
+        (stopped,) = [t for t in await desk.tasks.list() if t.agent == "it" and t.id != question.task_id]
+        await desk.tasks.cancel(stopped.id)
+        await wait(desk, stopped)
+        await clock.advance(3600)
+        again = await desk.tasks.retry(stopped.id, budget={"tokens": 99 * CALL})
+        assert (await wait(desk, task)).status == (await wait(desk, again)).status == "done"
+        assert (await desk.approvals.get(question.id)).why == "the budget was changed"
+        assert await read_delays(desk, "completed", 1) == [3600]
+
+
+async def test_a_handoff_is_prepared_while_its_deadline_stands_still(home: Path) -> None:
+    begun, clock = asyncio.Event(), FakeClock()
+
+    async def hang(handoff: Handoff) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with open_home(home, clock=clock, **crew(1)) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        options = HandoffOptions(
+            task=HandoffTask(description="more"), to="it", source_task=task.id, on_handoff=hang, timeout=0.2, wait=False
+        )
+        preparing = asyncio.create_task(desk.handoffs.handoff(options))
+        await begun.wait()
+        await clock.advance(60)
+        await asyncio.wait({preparing}, timeout=0.5)
+        assert await read_delays(desk, "accepted", 1) == [0]
+        assert not preparing.done()
+        await desk.approvals.answer(question.id, "stop")
+        assert await read_delays(desk, "accepted", 1) == [60]
+        await clock.advance(1)
+        with pytest.raises(HandoffOverdue):
+            await asyncio.wait_for(preparing, 60)

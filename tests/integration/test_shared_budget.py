@@ -304,6 +304,11 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
             await wait(desk, part)
         running = await desk.tasks.submit("go on 3", agent="slow", actor=own)
         await half.wait()
+
+        async def is_written() -> bool:
+            return bool(await desk.store.read_events(0, EventFilter(kinds=("llm_response",), task_id=running.id)))
+
+        await until(is_written)
         before = 207
         with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
             await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
@@ -313,6 +318,23 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
         assert (await wait(desk, running)).status == "done"
         account = await read_account(desk, first.id)
         assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
+
+
+async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:
+    async def report(turn: Turn) -> TurnResult:
+        """Report the cost that the prompt names, or none."""
+        cost = None if turn.prompt == "none" else float(turn.prompt)
+        return TurnResult(text="x", usage=Usage(input_tokens=CALL, cost_usd=cost))
+
+    async with open_desk(it=ScriptedAgent(report)) as desk:
+        expected: dict[str, float | None] = {}
+        for prompt, usd in (("none", None), ("0", 0.0), ("0.25", 0.25)):
+            for budget in ({"usd": 5}, None):
+                task = await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it", budget=budget)).id)
+                assert (await desk.accounts.get(task.id))["usd"] == usd
+                expected |= {task.id: usd} if budget else {}
+        listed = {account["id"]: account["usd"] for account in await desk.accounts.list()}
+        assert listed == expected
 
 
 async def test_a_message_that_a_turn_did_not_take_keeps_the_account(open_desk: Any) -> None:
@@ -376,5 +398,6 @@ async def test_people_are_warned_once_of_the_budgets_of_a_day(open_desk: Any) ->
             for task in tasks
         ]
         (text,) = texts[3]
-        assert text.startswith(f"{tasks[3].id}: 800 tokens of the day's budget of 1000 tokens are spent.")
+        assert text.startswith("other: 80 % of the day's budget of 1000 tokens is spent: 800 tokens.")
+        assert "new tasks wait until midnight" in text
         assert list(map(len, texts)) == [0, 1, 0, 1, 0]

@@ -133,6 +133,16 @@ def build_account(task: Task, limits: Budget, spent: Spending, now: int) -> Acco
     )  # fmt: skip
 
 
+def is_cost_known(account: Account, usages: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Return whether the cost of an account is known. `usages` are those of its tasks.
+
+    Tokens without any cost mean that no agent reported one and no price was known, unless a task reports a cost of 0.
+    """
+    if account.usd or not account.tokens:
+        return True
+    return any(usage and usage.get("cost_usd") is not None for usage in usages)
+
+
 def list_ids(task: Task, days: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the ids of all accounts that may apply to a task, in the order in which they are changed."""
     return tuple(sorted({task.account, task.retry_of or task.id, *days}))

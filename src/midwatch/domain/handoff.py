@@ -251,10 +251,16 @@ class HandoffStore(Protocol):
         """Count the handoffs that come from one task."""
 
     async def list_due_handoffs(self, now: int, limit: int = 64) -> list[Handoff]:
-        """Return open handoffs past their deadline, earliest first."""
+        """Return open handoffs past their deadline, earliest first.
+
+        The deadline of a handoff stands still while people are asked about a budget of its work.
+        """
+
+    async def find_due_handoff(self, handoff_id: str, now: int) -> Handoff | None:
+        """Return the handoff if it is open, past its deadline, and its deadline does not stand still."""
 
     async def find_next_handoff_at(self) -> int | None:
-        """Return the earliest deadline of an open handoff, or None."""
+        """Return the earliest deadline of an open handoff, or None. Deadlines that stand still are left out."""
 
     async def list_abandoned_handoffs(self, living: Sequence[str]) -> list[Handoff]:
         """Return handoffs that have no task yet, and whose process is not in `living`."""

@@ -6,11 +6,10 @@ charged in the transaction that writes its event. An attempt without accounts re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.account import DAY, Account, Reservation, charge, find_over, list_ids, list_unwarned
 from midwatch.domain.agent import MAY_START, Permit
@@ -19,14 +18,11 @@ from midwatch.domain.budget import Meter, Over, Spending
 from midwatch.domain.budget_question import UNANSWERED, ask_for_more, warn
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import BudgetReached, Payload
-from midwatch.domain.handoff import OPEN, Handoff, HandoffFilter
 from midwatch.domain.task import announce_status
 from midwatch.running.host import Host
 from midwatch.running.run import Run
 from midwatch.running.turn_log import TurnLog
 from midwatch.services.budgets import DaySpent
-
-MOST_HANDOFFS = 100
 
 
 class TurnSpending:
@@ -236,6 +232,11 @@ class TurnSpending:
                 return False
         return True
 
+    async def would_ask(self) -> bool:
+        """Return whether people should be asked about the budget that has ended the turn."""
+        await self._refresh()
+        return (found := self._find_over()) is not None and found[0].on_budget == "ask"
+
     async def _decide(self, account: Account, over: Over) -> Permit | None:
         """Decide what a turn does whose budget is spent. Return None if it may try to go on."""
         if account.on_budget == "wind_up" and not self._winds_up:
@@ -257,13 +258,10 @@ class TurnSpending:
         run = self._run
         async with run.pause():
             self.asked = True
-            held = await self._hold_handoffs()
             approval = await self._find_question(account) or await self._open_question(account, over)
             if approval is None:
                 return True  # another turn has asked meanwhile, or the limits were changed: look again
-            began = self._host.clock.now()
             resolved = await run.wait_for_answer(approval)
-            await self._release_handoffs(held, self._host.clock.now() - began)
             await self._read()
             run.over = None
         now = self._host.clock.now()
@@ -285,30 +283,12 @@ class TurnSpending:
 
     async def _open_question(self, account: Account, over: Over) -> Approval | None:
         host, task = self._host, self._run.task
-        approval, step = ask_for_more(task, account, over, host.approval_seconds, host.clock.now())
+        approval, step = ask_for_more(
+            task, account, over, self._estimate(account), host.approval_seconds, host.clock.now()
+        )
         asking = announce_status(task, "asking", host.clock.now())
         try:
             await self._log.write(step._replace(events=step.events + asking))
         except Conflict:
             return None
         return approval
-
-    async def _hold_handoffs(self) -> Sequence[Handoff]:
-        """Move the deadlines of the handoffs of this tree behind the end of the question."""
-        root = self._run.task.root_id or self._run.task.id
-        which = HandoffFilter(root_id=root, statuses=tuple(OPEN), limit=MOST_HANDOFFS)
-        handoffs = await self._host.store.list_handoffs(which)
-        await self._move_deadlines(handoffs, int(self._host.approval_seconds * SECOND))
-        return handoffs
-
-    async def _release_handoffs(self, handoffs: Sequence[Handoff], waited: int) -> None:
-        """Move the deadlines back: they have moved by the time of waiting only."""
-        await self._move_deadlines(handoffs, waited)
-
-    async def _move_deadlines(self, handoffs: Sequence[Handoff], later: int) -> None:
-        for handoff in handoffs:
-            moved = Update(
-                "handoff", handoff.id, {"deadline_at": handoff.deadline_at + later}, {"status": handoff.status}
-            )
-            with suppress(Conflict):  # it has ended
-                await self._log.write(Changes(fence=self._run.fence, updates=(moved,)))

@@ -15,9 +15,7 @@ from midwatch.base.errors import Conflict, Forbidden, InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
-from midwatch.domain.account import set_limits
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.approval import resolve
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
@@ -27,6 +25,7 @@ from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
+from midwatch.services.accounts import change_limits
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
@@ -269,16 +268,12 @@ class Goals(ManagedRecords[Goal]):
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 
     async def _set_limits(self, goal: Goal, now: int) -> Changes:
-        """Return the changes that give the account of a goal its new limits. A question about the old ones expires."""
+        """Return the changes that give the account of a goal its new limits."""
         account = next(iter(await self._store.read_accounts([goal.id])), None)
         if account is None:
             return Changes()
         mode = rules.choose_mode(goal, await self._terms(goal.agent))
-        approval = await self._store.get_approval(account.approval_id) if account.approval_id else None
-        changes = Changes(updates=(set_limits(account, rules.limits_of(goal), mode),))
-        if approval is None or approval.status != "pending":
-            return changes
-        return changes.plus(resolve(approval, "expired", now, why="the budget of the goal was changed"))
+        return await change_limits(self._store, account, rules.limits_of(goal), mode, now)
 
     # -- internal ----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from midwatch.domain.listing import Listing
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task, new_task
 from midwatch.services.agent_registry import AgentRegistry
+from midwatch.services.handoff_deadlines import HandoffDeadlines
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_stops import stop_task
@@ -121,6 +122,7 @@ class Handoffs:
         self.limits = limits or Limits()
         self._store = store
         self._clock = clock
+        self._deadlines = HandoffDeadlines(store, clock)
         self._registry = registry
         self._agents: Mapping[str, Agent] = registry.agents
         self._terms = registry.terms_or_none
@@ -316,9 +318,8 @@ class Handoffs:
     async def _prepare_in_time(self, stage: _Stage, options: HandoffOptions) -> Transfer:
         """Prepare the task of a handoff before the handoff's deadline. After an error, end the handoff and raise."""
         handoff = stage.handoff
-        limit = asyncio.timeout(rules.remaining(handoff, self._clock.now()))
         try:
-            async with limit:
+            async with self._deadlines.limit(handoff, stored=not stage.held) as limit:
                 ready = await self._prepare(stage, options)
                 if options.form == "delegate":
                     running, step = rules.start_handoff(ready.handoff, ready.task, self._clock.now())
@@ -487,21 +488,18 @@ class Handoffs:
                 await self._running.attend(by, handoff)
         read = partial(self._read_in_time, handoff_id)
         return rules.require_answer(
-            await self._waiter.wait(handoff_id, read, lambda handoff: not handoff.open, self._get_remaining)
+            await self._waiter.wait(handoff_id, read, lambda handoff: not handoff.open, self._deadlines.get_patience)
         )
 
-    def _get_remaining(self, handoff: Handoff) -> float:
-        return rules.remaining(handoff, self._clock.now())
-
     async def _read_in_time(self, handoff_id: str) -> Handoff:
-        """Return the handoff. If its deadline has passed, expire the handoff first.
+        """Return the handoff. If it is due, expire it first.
 
         The scheduler expires handoffs too, but a process that runs only its own tasks has no scheduler.
         """
         handoff = await self.get(handoff_id)
-        if handoff.open and not self._get_remaining(handoff):
+        if due := await self._deadlines.find_due(handoff):
             with suppress(Conflict):  # the handoff changed just now
-                await self.expire(handoff)
+                await self.expire(due)
             return await self.get(handoff_id)
         return handoff
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from midwatch.base.errors import Conflict
-from midwatch.domain.account import build_account, list_ids, scope_of, set_limits
+from midwatch.domain.account import build_account, list_ids, scope_of
 from midwatch.domain.budget import NO_LIMITS, Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.services.accounts import change_limits
 
 
 async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tuple[Mapping[str, Any] | None, Changes]:
@@ -37,5 +38,5 @@ async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tup
         if account.id == (old.retry_of or old.id):
             own = limits.data()
         if limits != account.budget:
-            changes = changes.plus(Changes(updates=(set_limits(account, limits, old.on_budget),)))
+            changes = changes.plus(await change_limits(store, account, limits, old.on_budget, now))
     return own, changes

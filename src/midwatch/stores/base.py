@@ -69,6 +69,7 @@ class VerbStore(VerbRunner):
     count_open_handoffs = read(handoff.count_open)
     count_handoffs = peek(handoff.count)
     list_due_handoffs = read(handoff.list_due)
+    find_due_handoff = peek(handoff.find_due)
     find_next_handoff_at = peek(handoff.find_next_at)
     list_abandoned_handoffs = read(handoff.list_abandoned)
     list_orphaned_handoffs = read(handoff.list_orphaned)

@@ -101,3 +101,23 @@ SELECT coalesce(creator, '') AS actor, agent,
       {number:usage.cost_usd} AS cost
     FROM chosen
   ) AS figures
+
+-- open_handoff: whether a handoff has not ended
+status IN ('pending', 'accepted', 'in_progress')
+
+-- handoff_account: the account of the work of a handoff
+coalesce((
+    SELECT coalesce(tasks.account_id, tasks.id) FROM tasks
+    WHERE tasks.id = coalesce(handoffs.task_id, handoffs.source_task)
+  ), '')
+
+-- budget_questions: the questions about budgets, each with the account of the work that waits for the answer
+SELECT approvals.id, approvals.status, approvals.created_at, approvals.resolved_at,
+    coalesce(tasks.account_id, tasks.id) AS account
+  FROM approvals JOIN accounts ON accounts.approval_id = approvals.id JOIN tasks ON tasks.id = approvals.task_id
+
+-- handoff_waits: whether the deadline of a handoff stands still, because people are asked about a budget of its work
+{handoff_account} IN (SELECT question.account FROM ({budget_questions}) AS question WHERE question.status = 'pending')
+
+-- due_handoff: whether a handoff must expire now
+{open_handoff} AND deadline_at <= :now AND NOT {handoff_waits}

@@ -17,6 +17,7 @@ from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps, encode, encode_task, get_values
 from midwatch.stores.sql import INSERT_TASK, build_insert, build_update
 from midwatch.stores.verbs import context_item as items
+from midwatch.stores.verbs import handoff as handoffs
 from midwatch.stores.verbs.tx import Move, Tx
 
 
@@ -99,7 +100,12 @@ def _insert_item(tx: Tx, wanted: ContextItem) -> None:
 
 
 def _settle_items(tx: Tx, ends: Update) -> None:
-    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait."""
+    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait.
+
+    After a transfer they wait for the task that goes on.
+    """
+    if target := ends.fields.get("transferred_to"):
+        tx.run("context_item.follow", {"id": ends.id, "target": target})
     if ends.fields["status"] == "cancelled":
         tx.run("context_item.put_back", {"id": ends.id})
     if ends.guard.get("steers"):
@@ -159,6 +165,8 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         raise Conflict(f"{update.noun} {update.id} was changed meanwhile; read it again, then try again.")
     if update.noun != "task":
         tx.topics.add(update.noun)
+        if update.noun == "approval":
+            handoffs.move_deadlines(tx, update.id)  # an approval changes once: when it ends
         return
     if "stop_requested" in update.fields:
         tx.topics.add("stop")

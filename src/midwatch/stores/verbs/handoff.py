@@ -1,4 +1,7 @@
-"""Handoffs: read, list, count, find due or abandoned handoffs, prune. `changes.apply` writes handoffs."""
+"""Handoffs: read, list, count, find due or abandoned handoffs, move deadlines, prune.
+
+`changes.apply` writes handoffs.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,23 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Handoff]:
     return tx.find_all(Handoff, "handoff.due", now=now, limit=limit)
 
 
+def find_due(tx: Tx, handoff_id: str, now: int) -> Handoff | None:
+    return tx.find(Handoff, "handoff.due_one", id=handoff_id, now=now)
+
+
 def find_next_at(tx: Tx) -> int | None:
     return tx.value(int, "handoff.next")
+
+
+def move_deadlines(tx: Tx, approval_id: str) -> None:
+    """After the end of a question about a budget, add the time for which it was open to the deadlines of its work.
+
+    The handoffs are locked first. So if two questions of the same work end at the same time, one of them is seen as
+    ended by the other, and the time for which both were open is added once.
+    """
+    if tx.run("handoff.lock_waiting", {"approval_id": approval_id}):
+        tx.run("handoff.move_deadlines", {"approval_id": approval_id})
+        tx.topics.add("handoff")
 
 
 def list_abandoned(tx: Tx, living: Sequence[str]) -> list[Handoff]:
