@@ -22,6 +22,8 @@ from midwatch.domain.event import LlmRequest, LlmResponse
 
 CALL = 10
 """The tokens of each call of the model."""
+DAY: Any = {"tokens": 10**9}
+"""The budget of the day. It is not reached."""
 TERMS = AgentTerms(on_crash="rerun")
 
 
@@ -71,7 +73,7 @@ async def main(folder: Path, home: Path, db: str | None) -> None:
         return await work(turn, call)
 
     agents = {name: FunctionAgent(name, run, on_loop=True, terms=TERMS) for name in ("a", "b")}
-    settings = Settings(home=home, slots=8, detect_agents=False, db=db, shutdown_grace=0.0)
+    settings = Settings(home=home, slots=8, detect_agents=False, db=db, shutdown_grace=0.0, day_budget=DAY)
     async with Runtime.open(settings=settings, agents=agents) as desk:
         (home / "ready").touch()
         while not (folder / "go").exists():

@@ -113,8 +113,13 @@ class Crash:
     async def check(self, store: Store) -> None:
         """Check each account against its limits, the calls that were made, and the log."""
         calls, reached = self.count(0), 0
-        accounts = await store.list_accounts()
+        days = [account for account in await store.list_accounts() if account.scope == "day"]
+        accounts = [account for account in await store.list_accounts() if account.scope != "day"]
         assert len(accounts) == TREES
+        for name in ("tokens", "steps"):
+            spent = sum(getattr(account, name) for account in accounts)
+            # at midnight a second day begins, with what has ended since then
+            assert spent == getattr(days[0], name) or len(days) > 1, "the day and its work do not differ"
         for account in accounts:
             root = await store.get_task(account.id)
             assert root is not None

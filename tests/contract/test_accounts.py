@@ -17,8 +17,9 @@ from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain.account import Account, Day, set_limits
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Charge, Fence, Update
+from midwatch.domain.event import LlmResponse, event
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, end
+from midwatch.domain.task import Task, end, in_turn
 from midwatch.domain.usage import QUARTER, UsageQuery
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sql import load_migrations
@@ -84,6 +85,20 @@ async def test_charges_are_written_with_their_step_or_not_at_all(store: Store) -
     with pytest.raises(Conflict):
         await store.apply(Changes(updates=(wrong,), charges=charges))
     assert (await read(store, task.id)).tokens == 120
+
+
+async def test_figures_that_are_far_too_large_never_prevent_a_write(store: Store) -> None:
+    """Once a task never ended on SQLite, because its agent had reported the lowest integer."""
+    task = await open_account(store, tokens=100)
+    for _ in range(12):
+        await store.apply(Changes(charges=(Charge(task.id, tokens=10**18),)))
+    assert (await read(store, task.id)).tokens >= 4 * 10**18
+    usage = {"input_tokens": -(2**63), "output_tokens": 2**63 - 1, "cost_usd": 1e300, "steps": "many"}
+    answers = (LlmResponse(model="a\0", usage={"input_tokens": 7}), LlmResponse(usage={"input_tokens": -(2**63)}))
+    told = tuple(event(answer, CLOCK.now(), **in_turn(task)) for answer in answers)
+    await store.apply(Changes(events=told))
+    await store.apply(end(task, CLOCK.now(), outcome="ok", usage=usage)[1])
+    assert await store.sum_account(task.id) == (7, 0.0, 2, 0.0)
 
 
 async def test_only_one_question_is_asked_for_an_account(store: Store) -> None:

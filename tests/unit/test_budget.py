@@ -331,3 +331,25 @@ def test_a_day_has_23_24_or_25_hours(zone: str, now: int, hours: int) -> None:
     begins, ends = day_of(now * SECOND, ZoneInfo(zone))
     assert begins <= now * SECOND < ends
     assert (ends - begins) / SECOND / 3600 == hours
+
+
+def test_ten_tenths_reach_a_limit_of_one() -> None:
+    """Once one more call was made, because the sum of the costs was 0.9999999999999999."""
+    spent = Spending(usd=sum([0.1] * 10))
+    account = Account(id="t_1", limits={"usd": 1.0}, usd=spent.usd)
+    assert spent.usd < 1.0 and Budget(usd=1.0).over(spent, "task") is not None
+    assert answer_question(account, "raise by 25 %")[0] == Budget(usd=1.25)
+    assert Budget(usd=1.0).grow_beyond(spent) == Budget(usd=2.0)
+
+
+def test_a_very_small_limit_can_be_raised() -> None:
+    """Once the raised limit was rounded to 0, which is no limit."""
+    account = Account(id="t_1", limits={"usd": 1e-10}, usd=1e-10)
+    assert answer_question(account, "raise by 25 %")[0].usd == pytest.approx(1.25e-10)
+
+
+def test_a_sum_of_large_figures_does_not_become_nothing() -> None:
+    meter = Meter()
+    for _ in range(3):
+        meter.count_answer({"input_tokens": 6 * 10**14})
+    assert meter.own.tokens == 10**15

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
-from midwatch.domain.budget import NAMES, WHOLE, Budget, Name, Over, Scope, Spending
+from midwatch.domain.budget import NAMES, WHOLE, Budget, Name, Over, Scope, Spending, is_reached
 from midwatch.domain.changes import Charge, Fence, Update
 from midwatch.domain.fields import Example, JsonRecord
 from midwatch.domain.requests import AccountMode
@@ -185,7 +185,7 @@ def raise_limits(limits: Budget, spent: Spending, factor: float) -> Budget:
     raised: dict[str, float] = {}
     for name in NAMES:
         most, used = getattr(limits, name), getattr(spent, name)
-        if most is not None and used >= most:
+        if most is not None and is_reached(most, used):
             more = most * factor if most * factor > used else used * factor
-            raised[name] = math.ceil(more) if name in WHOLE else round(more, 9)
+            raised[name] = math.ceil(more) if name in WHOLE else float(f"{more:.12g}")
     return limits._replace(**raised)

@@ -151,7 +151,7 @@ class Budget(NamedTuple):
     def over(self, spent: Spending, scope: Scope) -> Over | None:
         """Return the first limit that `spent` reaches, or None."""
         for name, most in self._limits():
-            if getattr(spent, name) >= most:
+            if is_reached(most, getattr(spent, name)):
                 return Over(name, most, getattr(spent, name), scope)
         return None
 
@@ -173,7 +173,9 @@ class Budget(NamedTuple):
 
     def grow_beyond(self, spent: Spending) -> Budget:
         """Return the budget with each reached limit doubled until it is above `spent`."""
-        raised: dict[str, float] = {name: 2 * most for name, most in self._limits() if getattr(spent, name) >= most}
+        raised: dict[str, float] = {
+            name: 2 * most for name, most in self._limits() if is_reached(most, getattr(spent, name))
+        }
         while (more := self._replace(**raised)).over(spent, "task"):
             raised = {name: 2 * most for name, most in raised.items()}
         return more
@@ -183,6 +185,11 @@ class Budget(NamedTuple):
 
 
 NO_LIMITS = Budget()
+
+
+def is_reached(most: float, spent: float) -> bool:
+    """Return whether a limit is reached. The sum of ten times 0.1 is a little below 1."""
+    return spent >= most * (1 - 1e-9)
 
 
 def _limit(name: str, value: Any, field: str) -> Any:
@@ -292,7 +299,7 @@ class Meter:
         figures = usage or {}
         for name in ("input_tokens", "output_tokens", "cost_usd"):
             if isinstance(figures.get(name), int | float) and math.isfinite(figures[name]):
-                self._reported[name] = self._reported.get(name, 0) + _figure(figures[name])
+                self._reported[name] = min(MOST, self._reported.get(name, 0) + _figure(figures[name]))
         if model is not None and figures:
             self._reported["model"] = model
 

@@ -46,7 +46,8 @@ SQLITE: Dialect = {
     "json_extract(value, '$[2]') AS first, json_extract(value, '$[3]') AS last FROM json_each(:{}))",
     "by": "INDEXED BY {}",
     "among": "IN ({{{}}})",
-    "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') AND abs(json_extract({0}, '$.{1}')) < 1e150 "
+    "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') "
+    "AND abs(CAST(json_extract({0}, '$.{1}') AS REAL)) < 1e150 "  # abs of the lowest integer is an error
     "THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
     "object": "CASE WHEN json_type({0}, '$.{1}') = 'object' THEN json_extract({0}, '$.{1}') END",
     "text": "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
@@ -62,8 +63,8 @@ POSTGRES: Dialect = {
     "number": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
     "AND abs(CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION)) < 1e150 "
     "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
-    "object": "CASE WHEN json_typeof(CAST({0} AS json) -> '{1}') = 'object' "
-    "THEN CAST(CAST({0} AS json) -> '{1}' AS TEXT) END",
+    "object": "CASE WHEN json_typeof(CAST(replace({0}, '\\u0000', '\\ufffd') AS json) -> '{1}') = 'object' "
+    "THEN CAST(CAST(replace({0}, '\\u0000', '\\ufffd') AS json) -> '{1}' AS TEXT) END",
     "text": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
     "THEN CAST({0} AS json) ->> '{1}' END",
 }

@@ -4,8 +4,9 @@ UPDATE accounts SET steps = steps + 1 WHERE id = :id RETURNING {account}
 -- give_back: the step was refused
 UPDATE accounts SET steps = steps - 1 WHERE id = :id
 
--- charge: add an amount to the spending
-UPDATE accounts SET tokens = tokens + :tokens, usd = usd + :usd, steps = steps + :steps, seconds = seconds + :seconds
+-- charge: add an amount to the spending; tokens never become more than the database can store
+UPDATE accounts SET tokens = CASE WHEN tokens < 4000000000000000000 THEN tokens + :tokens ELSE tokens END,
+  usd = usd + :usd, steps = steps + :steps, seconds = seconds + :seconds
 WHERE id = :account_id
 
 -- sum: what the tasks of an account have spent, also if the account does not exist
