@@ -217,7 +217,14 @@ def test_a_budget_stops_a_task_and_a_larger_one_continues_it(live: Desk) -> None
     assert live.wait_for_end(task_id)["outcome"] == "budget"
     shown = live("show", task_id).stdout
     assert f"midwatch retry {task_id} --budget tokens=900,seconds=" in shown
-    assert "0 tokens of 900 tokens" in shown
+    assert "0 of 900 tokens" in shown and "People could not be asked, because agent shell cannot resume" in shown
+    again = live("run", "sleep 300", "--agent", "shell", "--budget", "seconds=0.3")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert re.search(
+        "People could not be asked, .*; try again with `midwatch retry t_.* --budget seconds=", again.stderr
+    )
+    told = json.loads(live("run", "sleep 300", "--agent", "shell", "--budget", "seconds=0.3", "--json").stdout)
+    assert re.fullmatch(rf"midwatch retry {told['id']} --budget seconds=[0-9.]+", told["try_again"])
     assert f"midwatch retry {task_id} --budget" in live.run_refused(4, "retry", task_id)
     more = live.json("retry", task_id, "--budget", "seconds=1h")
     assert (more["retry_of"], more["budget"]["seconds"], more["budget"]["tokens"]) == (task_id, 3600.0, 900)
@@ -237,6 +244,10 @@ def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
     assert re.search(rf"^source +retry\ncaused by +{task_id}\.1$", live("show", retried["id"]).stdout, re.M)
     kinds = [line.split()[3] for line in live("events", "--tree", task_id, "--kind", "task_s*").stdout.splitlines()]
     assert kinds[:2] == ["task_submitted", "task_started"] and kinds.count("task_submitted") == 2
+    for more in ((), ("--follow",), ("--before", "9")):
+        assert (
+            live.run_refused(3, "events", "--tree", "t_none", *more) == "midwatch: there is no task or goal 't_none'.\n"
+        )
 
 
 def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:

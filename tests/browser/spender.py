@@ -24,24 +24,29 @@ class Spender(FunctionAgent):
 
 
 async def work(prompt: str, turn: Turn) -> TurnResult:
-    """Run one turn. A line has `call 3`, or is `hold`, or `AGENT: work`; a `;` separates the lines of this work."""
+    """Run one turn. A line has `call 3`, or is `hold`, or `AGENT: work`; a `;` separates the lines of this work.
+
+    The calls of `unpriced 3` report no cost.
+    With `start AGENT: work`, the turn does not wait for the work.
+    """
     for line in prompt.splitlines():
-        agent, _, task = line.partition(": ")
-        calls = re.search(r"call (\d+)", line)
-        if task:
-            await turn.delegate(agent, task.replace("; ", "\n"))
+        other = re.fullmatch(r"(start )?(\w+): (.*)", line)
+        calls = re.search(r"(?:call|unpriced) (\d+)", line)
+        if other:
+            await turn.delegate(other[2], other[3].replace("; ", "\n"), wait=not other[1])
         elif line == "hold":
             await turn.ask("Shall it go on?", ("Go on", "Stop"))
-        elif calls and not await call_model(turn, int(calls[1])):
+        elif calls and not await call_model(turn, int(calls[1]), "call" in line):
             return TurnResult(outcome="budget", error="its budget is spent")
     return TurnResult(text="All is done.")
 
 
-async def call_model(turn: Turn, times: int) -> bool:
-    """Call the model this many times. Return false if the budget is spent."""
+async def call_model(turn: Turn, times: int, priced: bool) -> bool:
+    """Call the model this many times, `priced` with a cost. Return false if the budget is spent."""
+    usage = CALL if priced else {name: count for name, count in CALL.items() if name != "cost_usd"}
     for _ in range(times):
         if (await turn.reserve()).action != "go_on":
             return False
         await turn.emit(LlmRequest(model="m", messages_count=1))
-        await turn.emit(LlmResponse(model="m", usage=CALL, finish_reason="stop"))
+        await turn.emit(LlmResponse(model="m", usage=usage, finish_reason="stop"))
     return True

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, Desk, wait_for_stream
+from browsing import AGENTS, Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,6 +30,9 @@ target = "transfer_agents:transfer"
 [agents.leader]
 kind = "function"
 target = "transfer_agents:delegate"
+
+[agents.starter]
+kind = "browser.spender:Spender"
 
 [agents.shut]
 kind = "demo"
@@ -139,6 +142,31 @@ async def test_delegated_work_is_nested_in_the_timeline_while_it_happens(
     await page.locator(".waterfall-detail").get_by_role("link", name="Open its task").click()
     await expect(page.locator("main h1")).to_have_text("count the gulls")
     await expect(child).to_have_count(1)
+
+
+@pytest.mark.usefixtures("shared")
+async def test_results_of_background_work_are_shown_where_the_agent_got_them(desk: Desk, look: Look) -> None:
+    key = (await desk.post("/sessions", {"agent": "starter", "key": "chat:results"}))["key"]
+    page = await desk.open(session_path(key))
+    await page.get_by_label("Message").fill("start echo: 41 gulls\nstart shell: exit 3")
+    await page.get_by_role("button", name="Send").click()
+    done = ("completed", "failed")
+    await desk.until("/handoffs", lambda found: [h["status"] in done for h in found["handoffs"][:2]] == [True, True])
+    await desk.submit("9 gulls", "echo", origin_session=key)
+    await expect(page.locator(".message.result", has_text="result of echo")).to_contain_text("9 gulls")
+    line = page.locator(".step.results")
+    await expect(line).to_have_count(0)
+    await page.get_by_label("Message").fill("call 1")
+    await page.get_by_role("button", name="Send").click()
+    for again in (False, True):
+        if again:
+            await page.reload()
+        await expect(line).to_have_text(re.compile(r"^Got results of background work: t_\w+ \(\w+\), t_\w+ \(\w+\)$"))
+        await expect(line).to_contain_text("(ok)")
+        await expect(line).to_contain_text("(error)")
+    await look({"session": session_path(key)}, "results")
+    await line.get_by_role("link").first.click()
+    await expect(page.locator(".facts")).to_contain_text("handoff")
 
 
 async def test_many_handoffs_are_drawn_below_fixed_names_and_listed_in_pages(desk: Desk) -> None:

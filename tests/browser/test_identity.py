@@ -115,7 +115,8 @@ BUTTONS = """(all) => all.filter((one) => !one.closest("[role=search]"))
 
 async def list_actions(page: Page) -> list[str]:
     """Return the names of the visible controls that would change data."""
-    harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Expand"}
+    harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all"}
+    harmless |= {"Expand Work", "Expand Timeline"}
     harmless |= {"cost", "tokens", "tasks"}  # the numbers in the navigation bars
     harmless |= {"steps", "time"}  # what the bars of a budget show
     harmless |= {"Test"}  # a test of rules changes nothing

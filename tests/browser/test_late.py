@@ -112,6 +112,27 @@ async def test_changes_while_a_list_is_loading_are_shown(
 
 
 @pytest.mark.usefixtures("shared")
+async def test_a_change_between_the_first_response_and_the_start_of_the_stream_is_shown(desk: Desk) -> None:
+    pipe = desk.pipe()
+    task = await desk.submit(str(pipe.path), "pipe")
+    page = await desk.open("/")
+    connected = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await connected.wait()
+        await route.continue_()
+
+    await page.route("**/api/v1/events?state=true&live=true", hold)
+    await page.goto(f"/tasks/{task}")
+    await expect(page.locator(".task-line .status")).to_have_text("running")
+    pipe.close()
+    await desk.wait_for_end(task)
+    connected.set()
+    await wait_for_stream(page)
+    await expect(page.locator(".task-line .status")).to_have_text("done")
+
+
+@pytest.mark.usefixtures("shared")
 async def test_text_that_arrives_before_the_page_is_loaded_is_kept(desk: Desk) -> None:
     pipe = desk.pipe()
     session = (await desk.post("/sessions", {"agent": "pipe"}))["key"]

@@ -1,10 +1,15 @@
-"""Test the contract of stores for accounts: reservations, charges, days, lists, pruning."""
+"""Test the contract of stores for accounts: reservations, charges, days, lists, pruning, migration."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from midwatch.base.clock import SECOND
@@ -15,6 +20,9 @@ from midwatch.domain.changes import Changes, Charge, Fence, Update
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
 from midwatch.domain.usage import QUARTER, UsageQuery
+from midwatch.stores.postgres import PostgresStore
+from midwatch.stores.sql import load_migrations
+from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore
 from records import CLOCK, a_task, an_automation, fence, put, submit_and_claim
 
 
@@ -138,3 +146,90 @@ async def test_an_automation_keeps_its_account_until_it_is_removed(store: Store)
     assert await store.read_accounts([task.id]), "its runs may still spend"
     assert await store.prune_automations(6) == 1
     assert await store.read_accounts([task.id]) == []
+
+
+OLD = 11
+"""The last version of the schema without accounts."""
+TASK = {
+    "status": "done", "prompt": "x", "agent": "it", "session_key": "bg:1", "gate_key": "bg:1", "created_at": 1,
+    "due_at": 0, "cause": "api", "priority": 0, "rank": 0, "on_crash": "fail", "max_attempts": 1, "attempt": 1,
+    "failures": 0, "rescues": 0, "interruptions": 0,
+}  # fmt: skip
+GOAL = {
+    "id": "g_1", "status": "active", "objective": "x", "agent": "it", "session_key": "s", "created_at": 1,
+    "max_tokens": 5000, "tokens": 100, "scope_kind": "user", "scope_id": "ann", "manage_mode": "creator_only",
+}  # fmt: skip
+
+
+def old_tasks() -> list[dict[str, Any]]:
+    """Return tasks of an older version: open and ended work with children, a retry, and a goal with a child."""
+    used = {"input_tokens": 30, "output_tokens": 12, "cost_usd": 0.25, "seconds": 1.5}
+    odd = {**used, "output_tokens": "many", "cost_usd": None, "seconds": -4, "steps": 3}
+    budget = {"tokens": 5000, "before": {"tokens": 7}}
+    return [
+        {"id": "t_1", "status": "running", "root_id": "t_1", "budget": budget, "usage": used},
+        *({"id": f"t_1{n}", "root_id": "t_1", "parent_id": "t_1", "usage": used} for n in range(3)),
+        {"id": "t_2", "root_id": "t_2", "budget": budget, "usage": used},
+        {"id": "t_21", "root_id": "t_2", "parent_id": "t_2", "usage": used},
+        {"id": "t_3", "root_id": "t_3", "budget": budget, "status": "failed", "usage": used},
+        {"id": "t_31", "root_id": "t_3", "parent_id": "t_3", "status": "failed", "usage": odd},
+        {"id": "t_32", "root_id": "t_3", "parent_id": "t_3", "status": "pending"},
+        {"id": "t_33", "root_id": "t_3", "parent_id": "t_3", "usage": {"model": "a\0", "input_tokens": 1e300}},
+        {"id": "t_4", "root_id": "t_4", "cause": "goal", "cause_id": "g_1", "usage": used},
+        {"id": "t_41", "root_id": "t_4", "parent_id": "t_4", "cause": "handoff", "cause_id": "h_1", "usage": used},
+    ]
+
+
+def build_old_rows(columns: dict[str, list[str]], mark: str) -> list[tuple[str, list[Any]]]:
+    """Return the statements that write an old goal and old tasks. `columns` are those that have no default."""
+    statements = []
+    for table, rows in (
+        ("goals", [GOAL]),
+        ("tasks", [{**TASK, **task, "gate_key": task["id"]} for task in old_tasks()]),
+    ):
+        for row in rows:
+            values = {**dict.fromkeys(columns[table], 0), **row}
+            marks = ", ".join([mark] * len(values))
+            values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in values.items()}
+            statements.append((f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", [*values.values()]))
+    return statements
+
+
+async def check_migrated(store: Store) -> None:
+    accounts = await store.read_accounts(["t_1", "t_2", "t_3", "g_1"])
+    goal, running, ended, waiting = (account.spent for account in accounts)
+    assert goal == (100, 0.5, 0, 3.0), "its own figures were higher in tokens only"
+    assert running == (4 * 42, 1.0, 0, 6.0), "its children count"
+    assert ended == (42 + 7, 0.25, 0, 1.5), "it is not changed, since nothing of it is open"
+    assert waiting == (42 + 30, 0.25, 3, 1.5), "figures that are not valid count as nothing"
+    await store.close()
+
+
+async def test_the_migration_adds_what_children_of_open_work_have_spent_in_a_file(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
+        for _, script in load_migrations("sqlite")[:OLD]:
+            connection.executescript(script)
+        needed = 'SELECT name FROM pragma_table_info(?) WHERE "notnull" AND dflt_value IS NULL AND pk = 0'
+        columns = {name: [row[0] for row in connection.execute(needed, (name,))] for name in ("goals", "tasks")}
+        for statement, values in build_old_rows(columns, "?"):
+            connection.execute(statement, values)
+        connection.execute(f"PRAGMA user_version = {OLD}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.commit()
+    await check_migrated(await SqliteStore.open(tmp_path / "old.db"))
+
+
+@pytest.mark.slow
+async def test_the_migration_adds_what_children_of_open_work_have_spent_in_a_database(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        for _, script in load_migrations("postgres")[:OLD]:
+            connection.execute(script.encode())
+        needed = (
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_name = %s AND is_nullable = 'NO' AND column_default IS NULL"
+        )
+        columns = {name: [row[0] for row in connection.execute(needed, (name,))] for name in ("goals", "tasks")}
+        for statement, values in build_old_rows(columns, "%s"):
+            connection.execute(statement.encode(), values)
+        connection.execute("INSERT INTO midwatch_schema VALUES (%s)", (OLD,))
+    await check_migrated(await PostgresStore.open(database))

@@ -72,12 +72,19 @@ async def test_a_result_waits_for_the_session_of_its_starter_and_is_taken_once(s
     assert await list_wakes(store) == []
 
 
-async def test_without_a_starter_or_a_text_nothing_returns(store: Store) -> None:
+async def test_a_silent_end_returns_but_not_that_of_a_turn_for_results(store: Store) -> None:
     starter = await submit_and_claim(store, session_key=KEY)
-    for child in (await submit_and_claim(store), await start_child(store, starter)):
-        await finish(store, child, "silent" if child.returns_to else "ok")
-    gone = await start_child(store, starter._replace(id="t_pruned"), wake=True)
-    await finish(store, gone)
+    await finish(store, await submit_and_claim(store))
+    await finish(store, await start_child(store, starter, cause="result"), "silent")
+    assert await store.list_context_items(KEY) == [], "nobody started the first one"
+    await finish(store, await start_child(store, starter), "silent")
+    (item,) = await store.list_context_items(KEY)
+    assert (item.outcome, item.text) == ("silent", "")
+
+
+async def test_a_result_without_a_starter_is_left_out(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    await finish(store, await start_child(store, starter._replace(id="t_gone"), wake=True))
     assert await store.list_context_items(KEY) == []
     assert await list_wakes(store) == []
 
@@ -148,7 +155,7 @@ async def test_a_turn_of_many_results_is_followed_by_another(store: Store) -> No
     assert len(await list_wakes(store)) == 2
 
 
-async def test_a_private_session_wakes_and_a_closed_one_does_not(store: Store) -> None:
+async def test_a_private_session_wakes_and_closed_or_cancelled_work_does_not(store: Store) -> None:
     alone = await submit_and_claim(store)
     child = await start_child(store, alone, wake=True)
     await finish(store, alone)
@@ -160,17 +167,25 @@ async def test_a_private_session_wakes_and_a_closed_one_does_not(store: Store) -
     await finish(store, starter)
     await store.close_session(KEY, CLOCK.now(), (event(SessionClosed(reason="x"), CLOCK.now(), session_key=KEY),))
     await finish(store, late)
+    stopped = await submit_and_claim(store, session_key="chat:2")
+    later = await start_child(store, stopped, wake=True)
+    await finish(store, stopped, "cancelled")
+    await finish(store, later)
     assert [task.id for task in await list_wakes(store)] == [wake.id]
+    assert len(await store.list_context_items("chat:2")) == 1, "the next message brings it"
 
 
 async def test_the_result_follows_a_transfer(store: Store) -> None:
     starter = await submit_and_claim(store)
-    child = await start_child(store, starter)
+    early, late = [await start_child(store, starter, wake=True) for _ in range(2)]
+    await finish(store, early)
     successor = take_over(a_task(agent="other"), starter)
+    starter = await read_task(store, starter.id)
     over = end(starter, CLOCK.now(), outcome="transferred", transferred_to=successor.id)[1]
     await store.apply(over.plus(submit_task(successor, CLOCK.now())))
-    await finish(store, child)
-    assert [item.from_task for item in await store.list_context_items(successor.session_key)] == [child.id]
+    await finish(store, late)
+    items = await store.list_context_items(successor.session_key)
+    assert [item.from_task for item in items] == [early.id, late.id]
 
 
 async def test_results_do_not_wake_for_ever(store: Store) -> None:
@@ -182,15 +197,17 @@ async def test_results_do_not_wake_for_ever(store: Store) -> None:
         await finish(store, child)
         (starter,) = await claim_tasks(store)
         await take(store, starter, await store.list_context_items(KEY))
-    last = await start_child(store, starter._replace(root_id=root), wake=True)
+    last, later = [await start_child(store, starter._replace(root_id=root), wake=True) for _ in range(2)]
     await finish(store, starter)
     await finish(store, last)
+    await finish(store, later)
     assert len(await list_wakes(store)) == MOST_WAKES
     notices = [message.text for message in await store.read_messages(KEY) if message.role == "notice"]
-    assert [last.id in text for text in notices] == [True]
+    assert [last.id in text for text in notices] == [True], "people are told once"
     errors = await store.read_events(0, EventFilter(kinds=frozenset({"error"})))
     assert [problem.payload["stage"] for problem in errors] == ["wake"]
-    assert [item.from_task for item in await store.list_context_items(KEY)] == [last.id], "the next message brings it"
+    left = [item.from_task for item in await store.list_context_items(KEY)]
+    assert left == [last.id, later.id], "the next message brings them"
 
 
 async def test_an_end_and_an_arrival_at_the_same_time_begin_one_turn(store: Store) -> None:
@@ -206,9 +223,27 @@ async def test_an_end_and_an_arrival_at_the_same_time_begin_one_turn(store: Stor
         assert await store.list_context_items(KEY) == []
 
 
-async def test_results_are_pruned_with_their_tasks(store: Store) -> None:
-    starter = await submit_and_claim(store, session_key=KEY)
-    await finish(store, await start_child(store, starter))
+async def test_pruning_loses_no_result_that_a_conversation_waits_for(store: Store) -> None:
+    starter, alone = await submit_and_claim(store, session_key=KEY), await submit_and_claim(store)
+    child, other = await start_child(store, starter), await start_child(store, alone)
+    await finish(store, starter)
+    await finish(store, alone)
+    await prune(store)
+    assert await store.get_task(starter.id) is not None, "a result will return to it"
+    for ended in (child, other):
+        await finish(store, ended)
+    await prune(store)
+    assert await store.list_tasks(TaskFilter()) == []
+    assert await store.list_context_items(alone.session_key) == [], "nobody can continue a private session"
+    (item,) = await store.list_context_items(KEY)
+    following = await submit_and_claim(store, session_key=KEY)
+    await take(store, following, [item])
+    await finish(store, following)
+    assert [own.id for own in await store.list_context_items(KEY, following.id)] == [item.id]
+    await prune(store)
+    assert await store.list_context_items(KEY, following.id) == []
+
+
+async def prune(store: Store) -> None:
     while await store.prune_tasks(CLOCK.now() + 1, 0):
         pass
-    assert await store.list_context_items(KEY) == []

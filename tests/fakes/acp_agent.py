@@ -241,6 +241,20 @@ class Agent:
         self.update("tool_call_update", toolCallId=number, status="completed", rawOutput={"output": f"ran {argument}"})
         self.update("tool_call_update", toolCallId=number, status="completed")
 
+    def do_work(self, argument):
+        """`work ITEM...`: work on each item that is not among those that are done, with a tool each."""
+        done = self.memory / "done"
+        for item in argument.split():
+            if done.exists() and item in done.read_text().split():
+                continue
+            self.update("tool_call", toolCallId=item, title=item, kind="execute", status="in_progress")
+            if self.cancelled.wait(0.2):
+                raise Cancelled
+            with done.open("a") as file:
+                file.write(f"{item}\n")
+            self.update("tool_call_update", toolCallId=item, status="completed")
+        self.say("all is done")
+
     def do_open(self, argument):
         """Start a tool and never end it."""
         self.update("tool_call", toolCallId="open", title=argument, kind="read", status="in_progress")
@@ -278,6 +292,22 @@ class Agent:
         number, self.waiting[-1] = -1, queue.Queue()
         params = {"sessionId": self.session, "toolCall": call, "options": [OPTIONS["a"], OPTIONS["r"]]}
         self.write({"id": number, "method": "session/request_permission", "params": params})
+
+    def do_swap(self, argument):
+        """`swap FIRST SECOND`: ask to edit a file; when the file `swap` is in the memory directory, name another."""
+        first, second = argument.split()
+        call = {"toolCallId": "swap", "title": "Edit", "kind": "edit", "locations": [{"path": str(Path.cwd() / first)}]}
+
+        def change():
+            self.do_hold("swap")
+            self.update("tool_call_update", toolCallId="swap", locations=[{"path": str(Path.cwd() / second)}])
+            self.do_think(str(Path.cwd() / second))
+            self.update("tool_call", toolCallId="after", title="shows that the change has arrived", kind="think")
+
+        threading.Thread(target=change, daemon=True).start()
+        options = [OPTIONS["a"], OPTIONS["r"]]
+        self.granted = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
+        self.say(f"chose {self.granted.get('optionId')}")
 
     def do_both(self, argument):
         """Ask two questions at the same time."""

@@ -6,6 +6,7 @@ With `--version` it prints 0.9.1.
     play FILE CODE [ERRORS]   prints the recording line by line, ERRORS to standard error, and exits with CODE
     forget                    the same, but it does not know the conversation to resume
     talk                      answers like Claude Code: "you said PROMPT"; a prompt "fail" fails, "hang" hangs
+    work FILE                 works like Claude Code on each item of the prompt that is not in FILE, and adds it
     cut FILE LINES            prints the first lines of a recording and exits with 0
     hold FILE LINES           prints the first lines of a recording and is then silent
     deaf FILE LINES           the same, and ignores SIGINT
@@ -57,10 +58,15 @@ def result(text: str, *, failed: bool = False) -> dict[str, Any]:
     return {"type": "result", "subtype": "success", "is_error": failed, "result": text}
 
 
+def begin(arguments: list[str], new: str = "th-1") -> None:
+    """Report the id of the conversation: that of the arguments, or `new`."""
+    thread = arguments[arguments.index("--resume") + 1] if "--resume" in arguments else new
+    say({"type": "system", "subtype": "init", "session_id": thread})
+
+
 def talk(prompt: str, arguments: list[str]) -> None:
     """Run one turn."""
-    thread = arguments[arguments.index("--resume") + 1] if "--resume" in arguments else "th-1"
-    say({"type": "system", "subtype": "init", "session_id": thread})
+    begin(arguments)
     if prompt == "hang":
         say(piece("ready"))
         wait()
@@ -68,6 +74,21 @@ def talk(prompt: str, arguments: list[str]) -> None:
         say(result("told to fail", failed=True))
         sys.exit(1)
     say(piece(f"you said {prompt}"), result(f"you said {prompt}"))
+
+
+def work(done: Path, items: list[str], arguments: list[str]) -> None:
+    """Work on each item that is not done, with a tool each. An interrupt ends the program at once."""
+    begin(arguments, f"th-{os.getpid()}")
+    for item in items:
+        if done.exists() and item in done.read_text().split():
+            continue
+        used = {"type": "tool_use", "id": item, "name": "Bash", "input": {"command": item}}
+        say({"type": "assistant", "message": {"content": [used]}})
+        time.sleep(0.2)
+        with done.open("a") as file:
+            file.write(f"{item}\n")
+        say({"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": item, "content": "ok"}]}})
+    say(result("all is done"))
 
 
 def garbage(path: str) -> None:
@@ -103,6 +124,8 @@ def main(play: str, *arguments: str) -> None:
         sys.exit("No conversation found with session ID: th-9")
     elif play in ("talk", "forget"):
         talk(prompt, list(arguments))
+    elif play == "work":
+        work(Path(arguments[0]), prompt.split(":")[-1].split(), list(arguments))
     elif play in ("cut", "hold", "deaf"):
         if play == "deaf":
             signal.signal(signal.SIGINT, signal.SIG_IGN)

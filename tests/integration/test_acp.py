@@ -316,3 +316,79 @@ async def collect_pieces(desk: Runtime, prompt: str, seen_file: Path) -> list[st
     finally:
         watching.cancel()
     return pieces
+
+
+RULES = """
+[approvals]
+deny = [{path = "secret/**"}, {command = "git push **"}]
+"""
+
+
+async def run_task(desk: Runtime, prompt: str) -> Task:
+    task = await desk.tasks.submit(prompt, agent="fake")
+    return await desk.tasks.wait(task.id)
+
+
+async def skipped(desk: Runtime, task: Task) -> list[tuple[str | None, str, str | None]]:
+    """Return the call, the tool and the rule of each tool that was not run."""
+    events = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("tool_exec_skipped",)))
+    return [(e.payload.get("tool_call_id"), e.payload["tool"], e.payload.get("rule")) for e in events]
+
+
+async def test_rules_hold_for_what_midwatch_does_for_an_agent(tmp_path: Path) -> None:
+    (tmp_path / "memory/secret").mkdir(parents=True)
+    (tmp_path / "memory/secret/k").write_text("key")
+    async with desk_at(tmp_path, RULES) as desk:
+        for prompt, tool, rule in (
+            ("[[read secret/k]]", "read_text_file", "deny any use of secret/**"),
+            ("[[write x/../secret/new text]]", "write_text_file", "deny any use of secret/**"),
+            ("[[run cp secret/k copy]]", "terminal", "deny any use of secret/**"),
+            ("[[run git push origin]]", "terminal", "deny `git push **`"),
+        ):
+            task = await run_task(desk, prompt)
+            assert f"refused: It was not run: a rule forbids it ({rule})" in (task.result or "")
+            assert await skipped(desk, task) == [(None, tool, rule)]
+        assert [path.name for path in (tmp_path / "memory/secret").iterdir()] == ["k"]
+        assert not (tmp_path / "memory/copy").exists()
+        assert (await run_task(desk, "[[write ok text]] [[read ok]]")).result == "writtentext"
+
+
+async def test_a_denied_request_is_a_skipped_tool_with_its_rule(tmp_path: Path) -> None:
+    async with desk_at(tmp_path, RULES) as desk:
+        task = await run_task(desk, "[[ask ar git push]] [[say I may not]]")
+        ((call, tool, rule),) = await skipped(desk, task)
+        assert ((call or "").startswith("call-"), tool, rule) == (True, "execute", "deny `git push **`")
+        assert task.result == "I may not"
+
+
+async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path: Path) -> None:
+    async with desk_at(tmp_path, RULES) as desk:
+        for second, chosen in (("secret/k", "no-1"), ("other", "yes-1")):
+            sending = asyncio.create_task(run_task(desk, f"[[swap first {second}]]"))
+            first = await wait_for_question(desk)
+            (tmp_path / "memory/swap").touch()
+            named = f"{tmp_path}/memory/{second}"
+
+            async def is_changed(path: str = named) -> bool:
+                told = await desk.store.read_events(0, EventFilter(kinds=("thought_update",)))
+                return any(path in str(event.payload) for event in told)
+
+            await until(is_changed)
+            await desk.approvals.answer(first.id, "Yes")
+            if chosen == "yes-1":
+                again = await wait_for_question(desk)
+                assert again.paths == (f"{tmp_path}/memory/first", named)
+                await desk.approvals.answer(again.id, "Yes")
+            assert (await sending).result == f"chose {chosen}"
+            (tmp_path / "memory/swap").unlink()
+
+
+async def test_one_yes_is_enough_for_a_request_and_its_file(tmp_path: Path) -> None:
+    async with desk_at(tmp_path, '[approvals]\nask = [{kind = "edit"}]\n') as desk:
+        prompt = "[[diff notes]] [[write {0}/notes text]] [[write {0}/other text]]".format(tmp_path / "memory")
+        sending = asyncio.create_task(run_task(desk, prompt))
+        for path in ("notes", "other"):
+            question = await wait_for_question(desk)
+            assert question.paths == (f"{tmp_path}/memory/{path}",)
+            await desk.approvals.answer(question.id, question.choices[0].name)
+        assert (await sending).result == "writtenwritten"

@@ -107,7 +107,16 @@ async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_o
         assert [choice.name for choice in question.choices] == [
             "raise by 25 %", "raise by 50 %", "raise by 100 %", "wind up", "stop"
         ]  # fmt: skip
-        assert question.question.startswith("Its budget of 400 tokens is spent: 400 tokens. May the work go on?")
+        assert question.question.splitlines() == [
+            "Its budget of 400 tokens is spent: 400 tokens. May the work go on?",
+            "Work: go on 9",
+            "Spent so far: 400 tokens, 4 steps.",
+            "Raise by 25 % to 500 tokens, by 50 % to 600 tokens, by 100 % to 800 tokens.",
+            "Wind up: one last answer without tools. Stop: finished work is kept.",
+            "No answer within 12h: the work stops.",
+        ]
+        (asked,) = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("asked")]
+        assert f'midwatch approve {question.id} --choice "raise by 50 %"' in asked.text
         other = await wait(desk, await submit(desk, "go on 1"))
         assert other.status == "done", "the slot is free meanwhile"
         assert len(await read_events(desk, "llm_response")) == 4 + 1, "no call is made meanwhile"
@@ -137,7 +146,8 @@ async def test_people_are_warned_once_at_four_fifths_of_each_limit(open_desk: An
         expected = {"budget": "tokens", "scope": "task", "limit": 500, "spent": 400, "account_id": task.id}
         assert warned.payload == expected
         notices = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("budget:")]
-        text = f"{task.id}: 400 tokens of its budget of 500 tokens are spent. See `midwatch budget {task.id}`."
+        text = "it: 80 % of its budget of 500 tokens is spent: 400 tokens.\nWork: go on 5\n"
+        text += f"At the limit, people are asked whether the work may go on. See `midwatch budget {task.id}`."
         assert [notice.text for notice in notices] == [text]
 
 
@@ -222,6 +232,24 @@ async def test_an_agent_that_acts_by_itself_is_resumed_after_the_answer(open_des
         assert (await read_account(desk, task.id)).tokens == done.tokens_used
 
 
+@pytest.mark.parametrize("on_budget", ["stop", "ask"])
+async def test_a_spent_time_ends_or_asks_before_the_next_attempt(open_desk: Any, on_budget: str) -> None:
+    async def act(turn: Turn) -> TurnResult:
+        await turn.keep_thread("th_1")
+        if turn.attempt == 1:
+            await asyncio.Event().wait()
+        return TurnResult(text="the rest", thread_id="th_1")
+
+    async with open_desk(it=ScriptedAgent(act, terms=AgentTerms(on_crash="resume"))) as desk:
+        task = await submit(desk, budget={"seconds": 0.2}, on_budget=on_budget)
+        if on_budget == "ask":
+            question = await find_question(desk)
+            assert (await desk.tasks.get(task.id)).attempt == 1
+            await desk.approvals.answer(question.id, "raise by 100 %")
+        done = await wait(desk, task)
+        assert (done.outcome, done.attempt) == (("budget", 1) if on_budget == "stop" else ("ok", 2))
+
+
 async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
     async def act(turn: Turn) -> str:
         for _ in range(9):
@@ -233,6 +261,13 @@ async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
     async with open_desk(it=ScriptedAgent(act)) as desk:
         task = await wait(desk, await submit(desk))
         assert (task.outcome, await desk.approvals.list(None)) == ("budget", [])
+        spent, why = (task.error or "").split(". ")
+        assert (spent, why) == (
+            "its budget of 400 tokens is spent: 400 tokens",
+            "People could not be asked, because agent it cannot resume a stopped turn",
+        )
+        stopped = await wait(desk, await submit(desk, on_budget="stop"))
+        assert stopped.error == spent, "nobody wanted to ask"
 
 
 async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) -> None:

@@ -1,4 +1,7 @@
-"""Test random trees of delegates, transfers, parallel children and crashes: they never exceed the limit of the root."""
+"""Test random trees of delegates, transfers, parallel children and crashes: they never exceed the limit of the root.
+
+`tests/chaos/test_budget.py` kills real processes that work on such trees, on both stores.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from budget_desk import CALL, TERMS, end_call, start_call, work
 from internals import simulate_crash
 from midwatch import Runtime, Settings, Task, Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
-from midwatch.domain.event import EventFilter, LlmRequest, LlmResponse
+from midwatch.domain.event import EventFilter
 
-CALL = 10
 NODES = st.recursive(
     st.fixed_dictionaries({"calls": st.integers(0, 4)}),
     lambda child: st.fixed_dictionaries(
@@ -40,74 +43,55 @@ class Tree:
         self._dies_at = dies_at
 
     async def work(self, prompt: str, turn: Turn) -> TurnResult:
-        """Make the calls of a node, wait for its children, then transfer the rest."""
-        node = json.loads(prompt)
-        for _ in range(node["calls"]):
-            if (await turn.reserve()).action != "go_on":
-                return TurnResult(outcome="budget", error="spent")
-            await self._call(turn)
-        parts = [
-            turn.delegate("b" if turn_agent(turn) == "a" else "a", json.dumps(part), once=f"{number}")
-            for number, part in enumerate(node.get("parallel", ()))
-        ]
-        await asyncio.gather(*parts, return_exceptions=True)
-        if "transfer" in node:
-            to = "b" if turn_agent(turn) == "a" else "a"
-            return TurnResult(outcome="transferred", transfer=await turn.transfer(to, json.dumps(node["transfer"])))
-        return TurnResult(text="done")
+        """Work on a node of the tree."""
+        return await work(turn, self._call)
 
     async def _call(self, turn: Turn) -> None:
         self.calls += 1
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         name = f"{turn.task_id}.{turn.attempt}.{self.calls}"
-        await turn.emit(LlmRequest(model="m", messages_count=1, tools_count=0, request_id=name))
+        await start_call(turn, name)
         if self.calls == self._dies_at:
             self.died.set()
             await asyncio.Event().wait()
         await asyncio.sleep(0)
         self.running -= 1
-        usage = {"input_tokens": CALL}
-        await turn.emit(LlmResponse(model="m", usage=usage, finish_reason="stop", request_id=name))
-
-
-def turn_agent(turn: Any) -> str:
-    agent: str = turn.task.agent
-    return agent
+        await end_call(turn, name)
 
 
 async def grow(tree: dict[str, Any], limits: dict[str, int], dies_at: int | None, db: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         task: Task | None = None
-        work = Tree(dies_at)
+        spender = Tree(dies_at)
         for _ in range(2):
-            agents = {name: FunctionAgent(name, work.work, on_loop=True) for name in ("a", "b")}
+            agents = {name: FunctionAgent(name, spender.work, on_loop=True, terms=TERMS) for name in ("a", "b")}
             chosen = Settings(home=Path(folder), slots=16, detect_agents=False, db=db, shutdown_grace=0.0)
             async with Runtime.open(settings=chosen, agents=agents) as desk:
                 if task is None:
                     wish: Any = {"agent": "a", "budget": limits or {"steps": 1000}, "on_crash": "rerun"}
                     task = await desk.tasks.submit(json.dumps(tree), **wish)
                 ended = asyncio.create_task(desk.tasks.wait(task.id))
-                died = asyncio.create_task(work.died.wait())
+                died = asyncio.create_task(spender.died.wait())
                 async with asyncio.timeout(60):
                     await asyncio.wait({ended, died}, return_when=asyncio.FIRST_COMPLETED)
                 died.cancel()
                 if ended.done():
-                    await check(desk, task, limits, work)
+                    await check(desk, task, limits, spender)
                     return
                 ended.cancel()
                 simulate_crash(desk)
-            flight, work = work.most_running, Tree(None)
-            work.most_running = flight
+            flight, spender = spender.most_running, Tree(None)
+            spender.most_running = flight
 
 
-async def check(desk: Runtime, task: Task, limits: dict[str, int], work: Tree) -> None:
+async def check(desk: Runtime, task: Task, limits: dict[str, int], spender: Tree) -> None:
     """Check that the account is within its limits, except for calls in flight, and equal to the log."""
     (account,) = await desk.store.read_accounts([task.id])
     if "steps" in limits:
         assert account.steps <= limits["steps"]
     if "tokens" in limits:
-        assert account.tokens < limits["tokens"] + max(1, work.most_running) * CALL
+        assert account.tokens < limits["tokens"] + max(1, spender.most_running) * CALL
     logged = 0
     for member in await desk.store.list_account_tasks(task.id):
         answers = await desk.store.read_events(0, EventFilter(kinds=("llm_response",), task_id=member.id))

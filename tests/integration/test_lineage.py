@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from midwatch import Runtime, Settings, Turn, TurnResult
-from midwatch.base.errors import AgentError
-from midwatch.domain.agent import AgentTerms
-from midwatch.domain.event import Event, EventFilter
+from midwatch.base.errors import AgentError, HandoffError
+from midwatch.domain.agent import AgentTerms, Question
+from midwatch.domain.event import (
+    Event,
+    EventFilter,
+    LlmRequest,
+    LlmResponse,
+    LoopError,
+    MessageUpdate,
+    PlanUpdate,
+    TaskProgress,
+    ToolExecEnd,
+    ToolExecStart,
+)
+from midwatch.domain.hook import HookDecision
 from midwatch.domain.identity import Actor
 from midwatch.domain.task import Task
 from midwatch.testing import RecordingChannel, ScriptedAgent
@@ -175,3 +188,116 @@ async def test_a_late_message_names_the_turn_that_it_was_sent_to(office: Office)
     assert sent.steer is not None
     assert (await desk.tasks.wait(sent.steer.id)).status == "done"
     await office.check({before.id: ROOT, sent.steer.id: (f"{before.id}.1", f"{before.id}/{sent.steer.id}", "steer")})
+
+
+DENY = {"deny": [{"command": "git push **"}]}
+KINDS = frozenset({
+    "approval_requested", "approval_resolved", "budget_reached", "budget_warned", "context_injected", "delivery_sent",
+    "error", "handoff_accepted", "handoff_completed", "handoff_expired", "handoff_failed", "handoff_rejected",
+    "handoff_requested", "handoff_started", "hook_decided", "interrupt_received", "llm_request", "llm_response",
+    "message_update", "plan_update", "task_finished", "task_progress",
+    "task_started", "task_submitted", "tool_exec_end", "tool_exec_skipped", "tool_exec_start", "turn_end", "turn_start",
+})  # fmt: skip
+"""Kinds that the tree of the next test writes about work that grew out of other work."""
+
+
+class NoRisk:
+    """A hook that denies one command."""
+
+    async def approve_tool(self, call: Any, meta: Any) -> HookDecision:
+        return HookDecision.deny("too risky") if call["command"] == "rm x" else HookDecision()
+
+
+async def emit_all(turn: Turn) -> None:
+    """Do everything that writes events of its own."""
+    for command in ("git push", "rm x"):
+        assert not (await turn.ask(Question(text="May I?", kind="execute", command=command))).granted
+    assert (await turn.ask("Anybody?", expires=0.02)).status == "expired"
+    await turn.emit(PlanUpdate(entries=({"content": "x", "status": "pending"},)))
+    await turn.emit(TaskProgress(text="half"))
+    await turn.emit(ToolExecStart(tool="look", tool_call_id="1"))
+    await turn.emit(ToolExecEnd(tool="look", tool_call_id="1"))
+    await turn.emit(LoopError(stage="x", message="a problem"))
+    await turn.emit(MessageUpdate(message_id="1", role="agent", message="a message"))
+    for _ in range(3):
+        await turn.emit(LlmRequest(model="m", messages_count=1))
+        await turn.emit(LlmResponse(model="m", usage={"input_tokens": 90}))
+
+
+class Refuser(ScriptedAgent):
+    """An agent that accepts no handoff."""
+
+    def can_handle(self, work: Any) -> bool:
+        """Handle everything."""
+        return True
+
+    async def accept(self, handoff: Any) -> None:
+        """Refuse."""
+        raise AgentError("not me.")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_every_kind_of_event_in_a_tree_has_the_fields(
+    kind: str, request: pytest.FixtureRequest, home: Path
+) -> None:
+    held = asyncio.Event()
+
+    async def lead(turn: Turn) -> str:
+        own = await desk.store.get_task(turn.task_id)
+        if own is None or own.cause == "result":
+            return "woken"
+        agent = Actor("owner", "attempt", "attempt", task=own)
+        for name in ("noisy", "held", "spender"):
+            await desk.tasks.submit("work", agent=name, wake=name == "noisy", actor=agent)
+        for name, timeout in (("refuser", 60.0), ("broken", 60.0), ("plain", 60.0), ("slow", 0.05)):
+            with suppress(HandoffError):
+                await turn.delegate(name, "work", timeout=timeout)
+        return "begun"
+
+    async def hold(turn: Turn) -> str:
+        held.set()
+        return await turn.receive()
+
+    async def noisy(turn: Turn) -> str:
+        await emit_all(turn)
+        return "done"
+
+    async def fail(turn: Turn) -> str:
+        raise AgentError("it is broken.")
+
+    async def answer(turn: Turn) -> str:
+        return "answered"
+
+    work: dict[str, Callable[[Turn], Any]] = {
+        "lead": lead, "noisy": noisy, "held": hold, "spender": noisy, "broken": fail, "slow": hold, "plain": answer,
+    }  # fmt: skip
+    terms = {
+        "lead": AgentTerms(submits=True), "spender": AgentTerms(budget={"tokens": 100}, on_budget="stop"),
+        "held": AgentTerms(on_crash="fail"), "broken": AgentTerms(max_attempts=1),
+    }  # fmt: skip
+    agents = {name: ScriptedAgent(call, terms=terms.get(name, AgentTerms())) for name, call in work.items()}
+    agents["refuser"] = Refuser(noisy)
+    settings = Settings.load(
+        home, db=request.getfixturevalue("database") if kind == "postgres" else None, detect_agents=False,
+        approvals=DENY, shutdown_grace=0,
+    )  # fmt: skip
+    channels = {"there": RecordingChannel("there")}
+    async with (
+        Runtime.open(settings=settings, agents=agents, channels=channels, hooks=[NoRisk()]) as desk,
+        asyncio.timeout(60),
+    ):
+        root = await desk.tasks.submit("begin", agent="lead", route="there", session_key="chat:1", actor="ann")
+        await held.wait()
+        (child,) = [task for task in await desk.tasks.list() if task.agent == "held"]
+        await desk.tasks.cancel(child.id)
+        while await desk.tasks.active_count():
+            await asyncio.sleep(0.01)
+        tasks = {task.id: lineage_of(task) for task in await desk.tasks.list()}
+        assert [name for name, fields in tasks.items() if fields == ROOT] == [root.id]
+        events = [event for event in await desk.store.read_events(0, limit=1000) if event.task_id in tasks]
+        without = {event.kind for event in events if event.task_id != root.id and event.source is None}
+        assert not without
+        handoffs = [event for event in events if event.kind.startswith("handoff_")]
+        assert all(event.source == "delegate" and event.trace_path for event in handoffs)
+        assert all(lineage_of(event) == tasks[event.task_id or ""] for event in events if event not in handoffs)
+        assert KINDS - {event.kind for event in events if event.source is not None} == set()

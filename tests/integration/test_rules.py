@@ -184,6 +184,51 @@ async def test_a_task_and_a_session_add_stricter_rules(fake: Fake, home: Path, w
             await desk.tasks.submit("x", agent="it", approvals={"above": []})
 
 
+async def test_the_steps_of_a_goal_keep_its_rules(fake: Fake, home: Path, work: Path) -> None:
+    async with desk_of(home, {"it": llm(fake)}) as desk:
+        rules = {"deny": [{"kind": "read"}]}
+        with pytest.raises(InvalidInput, match="`deny` must be a list"):
+            await desk.goals.create("x", agent="it", approvals={"deny": "read"})
+        goal = await desk.goals.create(
+            f"{READ}[[say done]]", agent="it", workdir=str(work), max_steps=2, approvals=rules
+        )
+
+        async def list_ended() -> list[Task]:
+            return [task for task in await desk.goals.steps(goal.id) if task.status == "done"]
+
+        (first,) = (await until(list_ended))[-1:]
+        assert first.approvals == rules and [skip["rule"] for skip in await list_skipped(desk, first)] == ["deny read"]
+        trial = await desk.rules.test(agent="it", tool="read_file", path="a.txt", task=first.id)
+        assert (trial.source, trial.by) == ("goal", "rule:goal")
+        assert (await desk.goals.edit(goal.id, {"approvals": None})).approvals is None
+
+
+async def test_an_answer_always_allows_a_tool_by_its_exact_name(fake: Fake, home: Path, work: Path) -> None:
+    server = {"command": [sys.executable, str(MCP)], "ask": "always"}
+    add = '[[tool add {"a": 1, "b": 2}]]'
+    async with desk_of(home, {"it": llm(fake, mcp={"fs": server})}) as desk:
+        task = await desk.tasks.submit(add, agent="it", workdir=str(work))
+        (question,) = await until(desk.approvals.list)
+        always = next(choice.name for choice in question.choices if choice.kind == "allow_always")
+        assert always == f"always allow the tool fs/add for it in {work}"
+        await desk.approvals.answer(question.id, grant=True, always=True)
+        await desk.tasks.wait(task.id)
+        assert "3" in ((await run_task(desk, add, work)).result or "")  # nobody is asked
+        (rule,) = await desk.rules.list()
+        assert (rule.tool, rule.command, rule.path, rule.root) == ("fs/add", None, None, str(work))
+        for tool, root, verdict in (
+            ("fs/add", work, "allow"),
+            ("fs/addx", work, None),
+            ("add", work, None),
+            ("other/add", work, None),
+            ("fs/add", work.parent, None),
+        ):
+            assert (await desk.rules.test(agent="it", tool=tool, workdir=str(root))).verdict == verdict
+        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work), command="ls")).verdict is None
+        await desk.rules.revoke(rule.id)
+        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work))).verdict is None
+
+
 async def test_a_rule_of_an_answer_cannot_loosen_the_desk(fake: Fake, home: Path, work: Path) -> None:
     touch = '[[tool run_command {"command": "touch new"}]]'
     async with desk_of(home, {"it": llm(fake)}) as desk:

@@ -304,6 +304,63 @@ async def test_a_task_without_a_budget_gets_its_account_with_its_retry(open_desk
             await desk.tasks.retry(again.id)
 
 
+async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk: Any) -> None:
+    """Once 200 tasks at most were counted, by what their agents reported, and nothing of those that ran."""
+    half, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(turn: Turn) -> TurnResult:
+        await call_model(turn)
+        half.set()
+        await go_on.wait()
+        return await spend(turn)
+
+    async def understate(turn: Turn) -> TurnResult:
+        await spend(turn)
+        return TurnResult(outcome="error", error="no", usage=Usage(input_tokens=1, output_tokens=0))
+
+    terms = AgentTerms(submits=True, slots=8)
+    agents = {"it": ScriptedAgent(understate, terms=terms), "slow": ScriptedAgent(hold)}
+    async with open_desk("slots = 8", **agents) as desk:
+        first = await wait(desk, await desk.tasks.submit("go on 2", agent="it"))
+        own = Actor("agent", "attempt", task=first)
+        parts = [await desk.tasks.submit("go on 1", agent="it", actor=own) for _ in range(204)]
+        for part in parts:
+            await wait(desk, part)
+        running = await desk.tasks.submit("go on 3", agent="slow", actor=own)
+        await half.wait()
+
+        async def is_written() -> bool:
+            return bool(await desk.store.read_events(0, EventFilter(kinds=("llm_response",), task_id=running.id)))
+
+        await until(is_written)
+        before = 207
+        with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
+            await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
+        again = await wait(desk, await desk.tasks.retry(first.id, budget={"tokens": (before + 10) * CALL}))
+        assert again.outcome == "error"
+        go_on.set()
+        assert (await wait(desk, running)).status == "done"
+        account = await read_account(desk, first.id)
+        assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
+
+
+async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:
+    async def report(turn: Turn) -> TurnResult:
+        """Report the cost that the prompt names, or none."""
+        cost = None if turn.prompt == "none" else float(turn.prompt)
+        return TurnResult(text="x", usage=Usage(input_tokens=CALL, cost_usd=cost))
+
+    async with open_desk(it=ScriptedAgent(report)) as desk:
+        expected: dict[str, float | None] = {}
+        for prompt, usd in (("none", None), ("0", 0.0), ("0.25", 0.25)):
+            for budget in ({"usd": 5}, None):
+                task = await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it", budget=budget)).id)
+                assert (await desk.accounts.get(task.id))["usd"] == usd
+                expected |= {task.id: usd} if budget else {}
+        listed = {account["id"]: account["usd"] for account in await desk.accounts.list()}
+        assert listed == expected
+
+
 async def test_a_message_that_a_turn_did_not_take_keeps_the_account(open_desk: Any) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -337,3 +394,34 @@ async def test_the_account_of_a_day_counts_running_and_ended_work(open_desk: Any
             return (await desk.tasks.get(later.id)).wait == "limit"
 
         await until(waits)
+
+
+async def test_people_are_warned_once_of_the_budgets_of_a_day(open_desk: Any) -> None:
+    """The notice goes to the route of the task that reaches four fifths of a limit."""
+    toml = f'[day_budget]\ntokens = {10 * CALL}\n\n[agents.it]\nkind = "demo"\nday_budget = {{tokens = {5 * CALL}}}\n'
+    async with open_desk(toml, it=ScriptedAgent(spend), other=ScriptedAgent(spend)) as desk:
+        wishes = [
+            ("it", "go on 3"),
+            ("it", "go on 1"),
+            ("other", "go on 3"),
+            ("other", "go on 1"),
+            ("other", "go on 1"),
+        ]
+        tasks = []
+        for agent, prompt in wishes:
+            tasks.append(await wait(desk, await desk.tasks.submit(prompt, agent=agent, route="there")))
+            assert tasks[-1].status == "done"
+        shared, own = sorted(await desk.store.list_accounts(), key=lambda account: account.id)
+        warned = await desk.store.read_events(0, EventFilter(kinds=("budget_warned",)))
+        assert [(event.task_id, event.payload) for event in warned] == [
+            (task.id, {"budget": "tokens", "scope": "day", "limit": limit, "spent": 0.8 * limit, "account_id": day})
+            for task, limit, day in ((tasks[1], 5 * CALL, own.id), (tasks[3], 10 * CALL, shared.id))
+        ]
+        texts = [
+            [n.text for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("budget:")]
+            for task in tasks
+        ]
+        (text,) = texts[3]
+        assert text.startswith("other: 80 % of the day's budget of 1000 tokens is spent: 800 tokens.")
+        assert "new tasks wait until midnight" in text
+        assert list(map(len, texts)) == [0, 1, 0, 1, 0]

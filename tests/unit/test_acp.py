@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from midwatch.agents.acp import conversation as talking
+from midwatch.agents.acp.call_facts import find_command
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.kind import AcpAgent
@@ -22,7 +23,7 @@ from midwatch.agents.acp.link import LONGEST_LINE, Link
 from midwatch.agents.acp.options import ProfileName
 from midwatch.agents.acp.outcome import judge_answer, make_blocks
 from midwatch.agents.acp.profiles import PROFILES
-from midwatch.agents.acp.questions import Option, choose_option, find_command, make_question, read_options
+from midwatch.agents.acp.questions import Option, choose_option, make_question, read_options
 from midwatch.agents.acp.settings import make_call, read_offer
 from midwatch.agents.acp.terminals import OUTPUT_LIMIT, Tail, Terminals
 from midwatch.agents.acp.updates import Tool, Transcript
@@ -945,9 +946,11 @@ def test_an_earlier_command_counts_where_the_question_has_only_a_title() -> None
     transcript.update({"sessionUpdate": "tool_call", **tool_call}, more=False)
     call_ = {"toolCallId": "1", "title": "git log"}
     assert find_command(transcript.ask_for(call_)[0], call_) == "git log; rm -rf ."
-    many = {"command": ["git", *["x"] * 98, "; rm"]}
-    transcript.update({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawInput": many}, more=False)
-    assert find_command(transcript.ask_for(call_)[0], call_) is None, "its end is not known any more"
+    for count, known in ((98, True), (20_000, False)):
+        many = {"command": ["git", *["x"] * count, "; rm"]}
+        transcript.update({"sessionUpdate": "tool_call_update", "toolCallId": "1", "rawInput": many}, more=False)
+        command = find_command(transcript.ask_for(call_)[0], call_)
+        assert (command is not None and command.endswith("'; rm'")) == known, "a long one is not kept"
 
 
 def test_a_reused_call_name_is_another_call() -> None:

@@ -106,8 +106,8 @@ def test_budgets_are_combined_lowered_and_raised() -> None:
     [
         (Over("tokens", 100, 120, "task"), "its budget of 100 tokens is spent: 120 tokens"),
         (Over("usd", 1.5, 1.6, "goal"), "its goal's budget of $1.50 is spent: $1.60"),
-        (Over("tokens", 5, 6, "tree"), "the budget of the work that it belongs to of 5 tokens is spent: 6 tokens"),
-        (Over("steps", 1, 1, "automation"), "the budget of its run of 1 step is spent: 1 step"),
+        (Over("tokens", 5, 6, "tree"), "the shared budget of 5 tokens is spent: 6 tokens"),
+        (Over("steps", 1, 1, "automation"), "its run's budget of 1 step is spent: 1 step"),
         (Over("seconds", 600, 601, "task"), "its budget of 10m of work is spent: 10m01s of work"),
         (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),
     ],
@@ -123,7 +123,7 @@ def test_the_suggested_retry_asks_for_more_if_the_budget_is_spent() -> None:
     assert retry_command("t_1", "budget", over.words) == "midwatch retry t_1 --budget MORE"
     assert retry_command("t_1", "budget", over._replace(scope="day").words) == "midwatch retry t_1", "midnight comes"
     assert over.raised == "tokens=36"
-    assert over.nearly == "19 tokens of its budget of 9 tokens are spent"
+    assert over.nearly == "its budget of 9 tokens is spent: 19 tokens"
 
 
 # -- prices ----------------------------------------------------------------------------------------------------------

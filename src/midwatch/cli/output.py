@@ -161,5 +161,5 @@ def format_duration(duration: float | None, missing: str = "-") -> str:
 def format_money(dollars: float | None) -> str:
     """Return an amount in dollars as text, with four decimals if it is below one dollar."""
     if dollars is None:
-        return "-"
+        return "unknown"
     return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
-from midwatch.cli.budgets import describe_budget
+from midwatch.cli.budgets import describe_budget, describe_tree, describe_usage, find_retry_command
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import absolute_path, parse_budget
@@ -98,14 +98,16 @@ async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
     """Show all details of a task."""
     task = await desk.client.get(task_id)
     account = await desk.client.budget(task["account_id"])
-    hints = await suggest_next(desk, task, account)
-    return Reply({**task, "account": account}, lambda: out.join(out.fields(describe_task(task, account)), *hints))
+    again = await find_retry_command(desk, task, account)
+    hints = [f"Try again: {again}"] if again else await suggest_next(desk, task)
+    content = {**task, "account": account, "try_again": again}
+    return Reply(content, lambda: out.join(out.fields(describe_task(task, account)), *hints))
 
 
 def describe_task(task: TaskInfo, account: BudgetInfo | None = None) -> list[out.Field]:
     """Return the details of a task as names and values, for people; `account` is the account of its tree."""
-    tokens = task["tokens_used"]
-    cost = (task["usage"] or {}).get("cost_usd")
+    used = f"this task: {describe_usage(task)}" if task["started_at"] else None
+    tree = describe_tree(account, task["id"]) if account else None
     return [
         ("id", task["id"]),
         ("status", task["status_text"]),
@@ -120,21 +122,9 @@ def describe_task(task: TaskInfo, account: BudgetInfo | None = None) -> list[out
         *out.pick(task, went_on_as="transferred_to", created="created_at"),
         ("started", out.format_time(task["started_at"])),
         ("completed", out.format_time(task["completed_at"])),
-        ("tokens", "unknown" if tokens is None and task["started_at"] else tokens),
-        ("cost", None if cost is None else out.format_money(cost)),
+        ("used", "\n".join(filter(None, (used, tree)))),
         ("budget", describe_budget(account) if account else None),
-        ("tree", describe_tree(account) if account else None),
     ]
-
-
-def describe_tree(account: BudgetInfo) -> str | None:
-    """Return what a task and all work of its account have used, as text; None for a task that works alone."""
-    from midwatch.domain.budget import format_amount
-
-    if len(account["tasks"]) < 2:
-        return None
-    used = f"{format_amount('tokens', account['tokens'])}, {format_amount('usd', account['usd'])}"
-    return f"{len(account['tasks'])} tasks, {used}; see `midwatch budget {account['id']}`"
 
 
 def describe_worktree(worktree: WorktreeNote | None) -> str | None:
@@ -150,15 +140,8 @@ def describe_worktree(worktree: WorktreeNote | None) -> str | None:
     return f"{text}, {out.format_changes(worktree['files'], worktree['added'], worktree['removed'])}"
 
 
-async def suggest_next(desk: Desk, task: TaskInfo, account: BudgetInfo) -> list[str]:
-    """Return the next commands that may be useful for a task; `account` is the account of its tree."""
-    if task["status"] in ("failed", "cancelled"):
-        from midwatch.domain.budget import Budget, Spending, retry_command
-
-        limits = Budget.from_record(account["limits"])
-        spent = Spending(account["tokens"], account["usd"], account["steps"], account["seconds"])
-        more = limits.grow_beyond(spent).text() or "MORE"
-        return [f"Try again: {retry_command(task['id'], task['outcome'], task['error'], more)}"]
+async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
+    """Return the next commands that may be useful for a task that has not failed."""
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":

@@ -84,5 +84,5 @@ def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
 def format_figures(used: Mapping[str, Any]) -> tuple[object, ...]:
     """Return the numbers of one row as cells."""
     counts = values(used, "tasks", "done", "failed", "cancelled")
-    tokens = values(used, "input_tokens", "output_tokens")
+    tokens = ["unknown" if count is None else count for count in values(used, "input_tokens", "output_tokens")]
     return (*counts, format_duration(used["seconds"]), *tokens, format_money(used["cost_usd"]))

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from midwatch.base.errors import Conflict
+from midwatch.cli.budgets import find_retry_command
 from midwatch.cli.output import clean, emit, format_changes, format_duration, format_time, note, paint, say, shorten
 from midwatch.cli.questions import Questions, can_answer, forget_typed
 
@@ -56,8 +57,11 @@ class Watch:
             self._end_line()
             note(text)
 
-    def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
-        """Print the result of a task, unless it was printed before, and the status. A chat skips the status `done`."""
+    def end(self, task: TaskInfo, again: str | None = None, *, chatting: bool = False) -> None:
+        """Print the result of a task, unless it was printed before, and the status. A chat skips the status `done`.
+
+        `again` is the command that tries the task again, if it is known.
+        """
         self._end_line()
         if self._quiet:
             return
@@ -67,7 +71,7 @@ class Watch:
             say(clean(result) if self._streams else result)
             sys.stdout.flush()
         if not (done and chatting):
-            note(paint(describe_end(task), "green" if done else "red", sys.stderr))
+            note(paint(describe_end(task, again), "green" if done else "red", sys.stderr))
 
     def _show_delta(self, delta: dict[str, Any]) -> None:
         if not self._streams:
@@ -157,8 +161,11 @@ def describe_call(call: dict[str, Any]) -> str:
     return next((value for value in main if isinstance(value, str) and value), None) or title or str(arguments or "")
 
 
-def describe_end(task: TaskInfo) -> str:
-    """Return the last line that is printed about a task: its status, and what to do next."""
+def describe_end(task: TaskInfo, again: str | None = None) -> str:
+    """Return the last line that is printed about a task: its status, and what to do next.
+
+    `again` is the command that tries the task again, if it is known.
+    """
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
         tree = task.get("worktree")
@@ -170,7 +177,7 @@ def describe_end(task: TaskInfo) -> str:
         return end
     from midwatch.domain.budget import retry_command  # only after a failure, because the import is slow
 
-    return f"{end}; try again with `{retry_command(task['id'], task.get('outcome'), task.get('error'))}`"
+    return f"{end}; try again with `{again or retry_command(task['id'], task.get('outcome'), task.get('error'))}`"
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
@@ -180,7 +187,7 @@ async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
     while task["transferred_to"]:
         task = await desk.client.get(task["transferred_to"])
     if as_json:
-        emit(task)
+        emit({**task, "try_again": await find_retry_command(desk, task)})
     return status if status is not None else 0 if task["status"] == "done" else 1
 
 
@@ -257,4 +264,5 @@ async def show_events(desk: Desk, task_id: str, watch: Watch, questions: Questio
                     break
             else:
                 following = None
-    watch.end(await desk.client.get(task_id))
+    task = await desk.client.get(task_id)
+    watch.end(task, await find_retry_command(desk, task))

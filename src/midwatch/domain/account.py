@@ -81,7 +81,10 @@ class Reservation(NamedTuple):
 
 
 class AccountStore(Protocol):
-    """Port: accounts. Limits are written as part of a step, with `Changes`; spending with its `charges`."""
+    """Port: accounts. Limits are written as part of a step, with `Changes`; spending with its `charges`.
+
+    A new account begins with what its tasks have spent already.
+    """
 
     async def reserve(self, fence: Fence, ids: Sequence[str], exempt: str | None = None) -> Reservation:
         """Count one step in all these accounts, unless a limit of one of them is reached; then count nothing.
@@ -91,6 +94,12 @@ class AccountStore(Protocol):
 
     async def open_days(self, days: Sequence[Day], now: int) -> None:
         """Create the accounts of days that do not exist yet, and set the limits of the others."""
+
+    async def sum_account(self, account_id: str) -> Spending:
+        """Return what the tasks of an account have spent, also if the account does not exist.
+
+        Of what the events of a task tell and what the task reported at its end, the larger amount counts.
+        """
 
     async def read_accounts(self, ids: Sequence[str]) -> list[Account]:
         """Return those of these accounts that exist."""
@@ -118,15 +127,22 @@ def open_account(task: Task) -> tuple[Account, ...]:
     )  # fmt: skip
 
 
-def build_account(task: Task, limits: Budget, tasks: Iterable[Task], now: int) -> Account:
-    """Return the account of a task that had no limits; `tasks` are all tasks that have this account."""
-    total = Spending()
-    for member in tasks:
-        total = total.plus(Spending.of(member.usage))
+def build_account(task: Task, limits: Budget, spent: Spending, now: int) -> Account:
+    """Return the account of a task that had none. When it is stored, it begins with what its tasks have spent."""
     return Account(
-        id=task.account, limits=limits.data() or {}, on_budget=task.on_budget, tokens=int(total.tokens),
-        usd=total.usd, steps=int(total.steps), seconds=total.seconds, created_at=now,
+        id=task.account, limits=limits.data() or {}, on_budget=task.on_budget, tokens=int(spent.tokens),
+        usd=spent.usd, steps=int(spent.steps), seconds=spent.seconds, created_at=now,
     )  # fmt: skip
+
+
+def is_cost_known(account: Account, usages: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Return whether the cost of an account is known. `usages` are those of its tasks.
+
+    Tokens without any cost mean that no agent reported one and no price was known, unless a task reports a cost of 0.
+    """
+    if account.usd or not account.tokens:
+        return True
+    return any(usage and usage.get("cost_usd") is not None for usage in usages)
 
 
 def list_ids(task: Task, days: Iterable[str] = ()) -> tuple[str, ...]:

@@ -107,7 +107,8 @@ class Question:
     diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task. If
     `command` or `paths` were read from a screen and could also mean something else, `certain` is false: no rule allows
     it. `hosts` are the machines that the tool would reach. If midwatch does not know what the arguments of the tool
-    mean, `texts` are all texts in them; `unread` is true if there are more of them than were read.
+    mean, `texts` are all texts in them; `unread` is true if there are more of them than were read. `call_id` is the
+    agent's id of the tool call.
     """
 
     text: str
@@ -123,6 +124,7 @@ class Question:
     hosts: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     unread: bool = False
+    call_id: str | None = None
 
     @classmethod
     def about(cls, call: ToolCall) -> Question:

@@ -141,6 +141,9 @@ def ask(
     if approval.risk == "high":
         lines.append("Risk: high")
     lines.append(f"Answer: midwatch approve {approval.id} or midwatch deny {approval.id}")
+    once = [choice.name for choice in approval.choices if choice.kind == "allow_once"]
+    if len(once) > 1:
+        lines.append(f'Another answer: midwatch approve {approval.id} --choice "{once[1]}"')
     waits = TaskWaiting(wait="approval", until=iso(approval.expires_at), reason=approval.id)
     return approval, Changes(
         fence=Fence(task.id, task.attempt),
@@ -321,5 +324,5 @@ def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -
     return Rule(
         id=new_id("r", now), agent=approval.agent, effect=ALWAYS[choice.kind], approval_id=approval.id,
         created_at=now, created_by=actor, kind=pattern.kind, command=pattern.command, path=pattern.path,
-        root=pattern.root,
+        root=pattern.root, tool=pattern.tool,
     )  # fmt: skip

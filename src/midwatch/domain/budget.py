@@ -61,8 +61,8 @@ class Spending(NamedTuple):
 
 NOTHING = Spending()
 WHOSE: Mapping[Scope, str] = {
-    "task": "its budget", "goal": "its goal's budget", "automation": "the budget of its run", "day": "the day's budget",
-    "tree": "the budget of the work that it belongs to",
+    "task": "its budget", "goal": "its goal's budget", "automation": "its run's budget", "day": "the day's budget",
+    "tree": "the shared budget",
 }  # fmt: skip
 
 
@@ -82,7 +82,8 @@ class Over(NamedTuple):
     @property
     def nearly(self) -> str:
         """Return in words how much of the budget is spent, before or after its limit is reached."""
-        return f"{format_amount(self.budget, self.spent)} of {self._whose} are spent"
+        part = int(100 * self.spent / self.limit)
+        return self.words if part >= 100 else f"{part} % of {self.words}"
 
     @property
     def raised(self) -> str:

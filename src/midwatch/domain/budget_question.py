@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from midwatch.base.durations import duration
+from midwatch.base.text import cut
 from midwatch.domain.account import Account, list_unwarned, raise_limits, scope_of, set_limits
 from midwatch.domain.agent import Choice, Question
 from midwatch.domain.approval import Approval, ask
-from midwatch.domain.budget import Budget, Over, Spending
+from midwatch.domain.budget import NAMES, Budget, Name, Over, Spending, format_amount
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import BudgetWarned, event
+from midwatch.domain.requests import AccountMode
 from midwatch.domain.task import Task, in_turn, make_notices
 
 RAISES: Mapping[str, float] = {"raise by 25 %": 1.25, "raise by 50 %": 1.5, "raise by 100 %": 2.0}
@@ -21,6 +24,16 @@ WIND_UP, STOP = "wind up", "stop"
 CHOICES = (
     *(Choice(name, "allow_once") for name in RAISES), Choice(WIND_UP, "allow_once"), Choice(STOP, "reject_once"),
 )  # fmt: skip
+NEXT: Mapping[AccountMode, str] = {
+    "ask": "At the limit, people are asked whether the work may go on.",
+    "stop": "At the limit, the work stops.",
+    "wind_up": "At the limit, the work ends with one last answer.",
+}
+"""What happens when a budget is spent, for people who are warned."""
+NEXT_OF_DAY = "At the limit, running tasks stop, and new tasks wait until midnight."
+PROMPT_SHOWN = 80
+SMALLEST: Mapping[Name, float] = {"tokens": 1, "usd": 1e-9, "steps": 1, "seconds": 0.5}
+"""The smallest amounts that a question names as spent."""
 UNANSWERED = "nobody answered in time"
 """Why a question expired, if nobody answered it. Any other reason means that its turn ended."""
 
@@ -30,7 +43,11 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
     names = list_unwarned(account, spent)
     warned = ",".join(filter(None, (account.warned, *names)))
     overs = [Over(name, getattr(account.budget, name), getattr(spent, name), scope_of(account, task)) for name in names]
-    texts = [f"{task.id}: {over.nearly}. See `midwatch budget {account.id}`." for over in overs]
+    texts = [
+        f"{task.agent}: {over.nearly}.\nWork: {_shorten(task)}\n"
+        f"{NEXT_OF_DAY if account.scope == 'day' else NEXT[account.on_budget]} See `midwatch budget {account.id}`."
+        for over in overs
+    ]
     return Changes(
         fence=Fence(task.id, task.attempt),
         updates=(Update("account", account.id, {"warned": warned}, {"warned": account.warned}),),
@@ -45,15 +62,49 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
     )
 
 
-def ask_for_more(task: Task, account: Account, over: Over, seconds: float, now: int) -> tuple[Approval, Changes]:
+def ask_for_more(
+    task: Task, account: Account, over: Over, spent: Spending, seconds: float, now: int
+) -> tuple[Approval, Changes]:
     """Return the question whether an account may spend more, and the step that stores it.
 
-    The step fails if another turn has asked meanwhile.
+    `spent` is what the account has spent. The step fails if another turn has asked meanwhile.
     """
-    text = f"{over.words[0].upper()}{over.words[1:]}. May the work go on? A yes raises it by 25 %."
+    text = word_question(task, account, over, spent, seconds)
     approval, step = ask(task, Question(text=text, choices=CHOICES), seconds, now)
     asked = Update("account", account.id, {"approval_id": approval.id}, {"approval_id": account.approval_id})
     return approval, step._replace(updates=(*step.updates, asked))
+
+
+def word_question(task: Task, account: Account, over: Over, spent: Spending, seconds: float) -> str:
+    """Return the text of the question: what is spent on what, what each answer does, and what happens without one."""
+    limits = account.budget
+    known = [name for name in NAMES if getattr(spent, name) >= SMALLEST[name]]  # no cost if nobody reported one
+    raises = [
+        f"{name.removeprefix('raise ')} to {_list_changes(limits, raise_limits(limits, spent, factor))}"
+        for name, factor in RAISES.items()
+    ]
+    so_far = ", ".join(format_amount(name, getattr(spent, name)) for name in known)
+    return "\n".join(
+        (
+            f"{over.words[0].upper()}{over.words[1:]}. May the work go on?",
+            f"Work: {_shorten(task)}",
+            f"Spent so far: {so_far}.",
+            f"Raise {', '.join(raises)}.",
+            f"{WIND_UP.capitalize()}: one last answer without tools. {STOP.capitalize()}: finished work is kept.",
+            f"No answer within {duration(seconds)}: the work stops.",
+        )
+    )
+
+
+def _shorten(task: Task) -> str:
+    """Return the beginning of a task's prompt on one line."""
+    return cut(" ".join(task.prompt.split()), PROMPT_SHOWN)
+
+
+def _list_changes(limits: Budget, raised: Budget) -> str:
+    """Return the limits that are raised, as text."""
+    changed = [name for name in NAMES if getattr(raised, name) != getattr(limits, name)]
+    return " and ".join(format_amount(name, getattr(raised, name)) for name in changed)
 
 
 def answer_question(account: Account, answer: str | None) -> tuple[Budget, Update]:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 LONGEST = 20_000
 PLAIN = re.compile(
-    r"""(?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+
-        (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
+    r"""(?!=)(?:[A-Za-z0-9_@%+=:,./-] | (?<=[A-Za-z0-9])~ | '[^'\t]*' | "[^"\t$`\\!]*")+
+        (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | (?<=[A-Za-z0-9])~ | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
     re.VERBOSE,
 )
 """A command that all shells read alike: without operator, redirection, substitution, glob, tilde, brace or escape."""
@@ -26,6 +26,8 @@ JOINED = re.compile(r"\\\r?\n")
 QUOTING = re.compile(r"['\"\\]")
 APART = re.compile(r"[;&|\n\r]+")
 INSIDE = re.compile(r"[\s(){}<>$`]+")
+SIGNS = re.compile(r"[=:,@+]")
+ENDS = re.compile(r"[:,]")
 PIECES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -91,9 +93,14 @@ class CommandPattern(NamedTuple):
         pattern = self._folded_words()
         return bool(pattern) and any(_in_order(pattern, [word.casefold() for word in part]) for part in parts)
 
+    @property
+    def program(self) -> str:
+        """Return the name of the program, in lower case."""
+        return self.words[0].rpartition("/")[2].casefold()
+
     def begins(self, word: str) -> bool:
         """Return whether a word is the program of this command."""
-        return word.rpartition("/")[2].casefold() == self.words[0].rpartition("/")[2].casefold()
+        return word.rpartition("/")[2].casefold() == self.program
 
     def is_hinted_in(self, parts: Sequence[Sequence[str]]) -> bool:
         """Return whether the words of this command are pieces of the words of all `parts`, in this order.
@@ -126,9 +133,12 @@ def _pieces(word: str) -> Iterator[str]:
 def places(argument: str) -> Iterator[str]:
     """Yield the parts of an argument that may be a path.
 
-    These are the whole argument, and the text after a sign such as `=` or after the letter of an option.
+    These are the whole argument, the text after a sign such as `=` or after the letter of an option, and each such
+    text up to the next sign.
     """
     option = [2] if argument.startswith("-") else []
-    for start in chain([0], (sign.end() for sign in re.finditer(r"[=:,@+]", argument)), option):
+    for start in chain([0], (sign.end() for sign in SIGNS.finditer(argument)), option):
         if argument[start:]:
             yield argument[start:]
+            if (end := ENDS.search(argument, start)) and start < end.start():
+                yield argument[start : end.start()]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Protocol
 
-from midwatch.base.text import cut
+from midwatch.base.text import cut, escape_controls
 from midwatch.domain.changes import Update
 from midwatch.domain.event import ContextInjected
 from midwatch.domain.fields import Example, Hidden, JsonRecord
@@ -107,8 +107,9 @@ def write_items(items: Sequence[ContextItem]) -> str:
 
 
 def _write(item: ContextItem) -> str:
-    lines = item.text.replace("\0", "").splitlines() or ["(no text)"]
-    said = f"Task {item.from_task} of agent {item.agent} ended ({item.outcome}):\n" + "\n".join(f"> {s}" for s in lines)
-    if item.length <= LONGEST_TEXT:
-        return said
-    return f"{said}\n({item.length} characters in all; `midwatch show {item.from_task}` shows the rest.)"
+    lines = map(escape_controls, item.text.replace("\0", "").splitlines() or ["(no text)"])
+    quoted = "\n".join(f"> {line}" for line in lines)
+    written = f"Task {item.from_task} of agent {item.agent} ended ({item.outcome}):\n{quoted[:LONGEST_TEXT]}"
+    if max(item.length, len(quoted)) <= LONGEST_TEXT:  # quoting a text of many lines makes it longer
+        return written
+    return f"{written}\n({item.length} characters in all; `midwatch show {item.from_task}` shows the rest.)"

@@ -27,6 +27,7 @@ from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalSt
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.lineage import extend_path, latest_turn
 from midwatch.domain.requests import OnBudget, refuse_first
+from midwatch.domain.rule import check_policy
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 from midwatch.domain.task_step import EndedAttempt
 
@@ -151,6 +152,9 @@ class Goal(JsonRecord):
     on_budget: Annotated[
         OnBudget | None, Input("When a budget is spent: stop, or ask. Default: ask if somebody can be asked.")
     ] = None
+    approvals: Annotated[
+        Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
+    ] = None
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0
@@ -242,6 +246,7 @@ def normalise(goal: Goal) -> Goal:
         objective=goal.objective.strip(),
         scope_id=goal.scope_id.strip(),
         session_key=goal.session_key.strip() or f"goal:{goal.id}",
+        approvals=check_policy(goal.approvals),
     )
 
 
@@ -288,7 +293,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
         budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
-        on_budget=choose_mode(goal, terms),
+        on_budget=choose_mode(goal, terms), approvals=goal.approvals,
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))

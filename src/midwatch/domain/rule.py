@@ -1,9 +1,9 @@
 """Rules: they decide on the use of tools, without a person or by asking one.
 
-Rules have levels: the desk, the agent, and the work (an automation, a session or a task). A lower level can only be
-stricter. Rules are written in the settings and in requests, or are created by the answer "always" to a question.
-Created rules are records, which everybody can see and an operator can revoke. In doubt, a rule that allows does not
-apply, and a rule that denies or asks applies. `midwatch.services.rule_decision` applies the rules.
+Rules have levels: the desk, the agent, and the work (an automation, a goal, a session or a task). A lower level can
+only be stricter. Rules are written in the settings and in requests, or are created by the answer "always" to a
+question. Created rules are records, which everybody can see and an operator can revoke. In doubt, a rule that
+allows does not apply, and a rule that denies or asks applies. `midwatch.services.rule_decision` applies the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Effect = Literal["allow", "deny"]
 Verdict = Literal["allow", "ask", "deny"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """All verdicts; each is stricter than the one before."""
-Source = Literal["desk", "agent", "automation", "session", "task"]
+Source = Literal["desk", "agent", "automation", "goal", "session", "task"]
 """Where rules come from, the highest level first."""
 
 TOOLS = tuple(kind for kind in get_args(QuestionKind) if kind != "choice")
@@ -37,7 +37,7 @@ LONGEST = 1000
 YEAR = 366 * 86400.0
 
 
-STORED = ("kind", "command", "path", "root")
+STORED = ("kind", "command", "path", "root", "tool")
 """The fields of a pattern that a stored rule has."""
 FIELDS = frozenset({"tool", "agent", "kind", "path", "command", "host"})
 NAMES = "`tool`, `agent`, `kind`, `path`, `command` and `host`"
@@ -90,7 +90,7 @@ class Pattern(NamedTuple):
             what = f"`{self.command}`"
         elif self.path is not None:
             what = f"{self.kind or 'any use'} of {self.path}"
-        elif self.kind is None and self.tool is not None:
+        elif self.kind in (None, "other") and self.tool is not None:
             what = f"the tool {self.tool}"
         else:
             what = self.kind or "anything"
@@ -112,6 +112,7 @@ class Rule:
     command: str | None = None
     path: str | None = None
     root: str | None = None
+    tool: str | None = None
     approval_id: str | None = None
     created_at: int = 0
     created_by: str | None = None
@@ -121,7 +122,7 @@ class Rule:
     @property
     def pattern(self) -> Pattern:
         """Return the pattern of the rule."""
-        return Pattern(self.kind, self.command, self.path, self.root)
+        return Pattern(self.kind, self.command, self.path, self.root, self.tool)
 
     @property
     def text(self) -> str:
@@ -264,6 +265,11 @@ def check_policy(approvals: Any) -> dict[str, Any] | None:
     if isinstance(approvals, Mapping) and "above" in approvals:
         raise _wrong("`above` cannot be set; leave it out.")
     return Policy.from_data(approvals).data() or None
+
+
+def work_source(task: Task) -> Source:
+    """Return the level of the rules of a task: they may be those of its automation or of its goal."""
+    return "automation" if task.cause == "automation" else "goal" if task.cause == "goal" else "task"
 
 
 def list_work_levels(source: Source, approvals: Mapping[str, Any] | None) -> list[Level]:

@@ -483,8 +483,13 @@ def tell_end(task: Task) -> str | None:
 
 
 def return_result(task: Task, now: int) -> tuple[ContextItem, ...]:
-    """Return the result of an ended task for the agent that started it; none if nobody did, or somebody waits."""
-    if task.returns_to is None or (text := tell_end(task)) is None:
+    """Return the result of an ended task for the agent that started it; none if nobody did, or somebody waits.
+
+    A silent end sends no notice to people, but the agent gets it, except that of a turn that only took results.
+    """
+    silent = task.outcome == "silent" and task.cause != "result"
+    text = (task.result or "") if silent else tell_end(task)
+    if task.returns_to is None or text is None:
         return ()
     about = task.returns_to, task.id, task.agent, task.outcome or "", text
     return (make_item(*about, now, wake=task.returns == "wake"),)

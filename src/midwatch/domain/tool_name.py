@@ -15,9 +15,10 @@ NAMESPACES = frozenset({
     "builtins", "midwatch", "mcp", "mcp_tool", "native", "local",
 })  # fmt: skip
 """Words that models and agents put in front of names, and that name no MCP server."""
-APART = re.compile(r"__+|[/.:#|>\\]+")
+APART = re.compile(r"__+|[/.:#|>\\\u2044\u2215\u2192\u00b7@=]+")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-BETWEEN = re.compile(r"[\s_-]+")
+UNSEEN = frozenset({"Cf", "Mn", "Me", "Cc"})
+"""Categories of characters that change how a letter looks, or that nobody sees."""
 LONGEST_NAME = 500
 KIND_WORDS = {
     "think": ("think", "todo", "plan", "task", "goal"),
@@ -44,7 +45,7 @@ def guess_kind(name: str) -> str:
 def forms_of(name: str) -> frozenset[str]:
     """Return every form of a tool's name that a rule is compared with, in lower case.
 
-    `mcp__github__push` gives `github/push` and `push`; `functions.readFile` gives `read_file`, too.
+    `mcp__github__push` gives `github/push` and `push`; `functions.readFile` gives `read_file` and `readfile`, too.
     """
     forms = {canonical(name)}
     named = _split(name)
@@ -57,12 +58,19 @@ def forms_of(name: str) -> frozenset[str]:
             forms |= {"_".join(words[at:]), f"{'_'.join(words[:at])}/{'_'.join(words[at:])}"}
     if len(named) > 1:
         forms |= {f"{named[0]}/{named[-1]}", f"{named[0]}/{'_'.join(named[1:])}"}
+    forms |= {form.replace("_", "") for form in forms}
     return frozenset(form for form in forms if form)
+
+
+def is_clear_name(name: str) -> bool:
+    """Return whether a name has only letters that do not look like others, so that its forms are certain."""
+    return all(step.isascii() for step in _split(name))
 
 
 def canonical(name: str) -> str:
     """Return the one form of a name that a rule which allows is compared with: `tool`, or `server/tool` for MCP."""
-    plain = name.strip().casefold()
+    plain = name.strip()
+    plain = plain.casefold() if plain.isascii() else plain  # other letters could become ASCII ones
     match = re.fullmatch(r"mcp__(.+?)__(.+)", plain)
     return f"{match[1]}/{match[2]}" if match else plain
 
@@ -70,17 +78,21 @@ def canonical(name: str) -> str:
 @lru_cache(1000)
 def globs_of(glob: str) -> frozenset[str]:
     """Return the forms of a rule's glob that the forms of a name are compared with."""
-    named = "/".join(_split(glob))
-    return frozenset({canonical(glob), named, named.replace("/", "_")})
+    named = "/".join(_split(glob, "*?"))
+    return frozenset({canonical(glob), named, named.replace("/", "_"), named.replace("_", "")})
 
 
-def _split(name: str) -> list[str]:
-    """Return the server and the name of a tool, or only the name, without namespaces."""
-    whole = unicodedata.normalize("NFKC", name[:LONGEST_NAME])
-    steps = [folded for step in APART.split(whole) if (folded := _fold(step))]
+def _split(name: str, signs: str = "") -> list[str]:
+    """Return the server and the name of a tool, or only the name, without namespaces. Keep some `signs`."""
+    whole = unicodedata.normalize("NFKD", name[:LONGEST_NAME])
+    whole = "".join(letter for letter in whole if unicodedata.category(letter) not in UNSEEN)
+    steps = [folded for step in APART.split(whole) if (folded := _fold(step, signs))]
+    while len(steps) > 1 and steps[-1].isdigit():  # `functions.read_file:0`
+        steps.pop()
     return [step.removeprefix("mcp_") for step in steps if step not in NAMESPACES] or steps
 
 
-def _fold(step: str) -> str:
+def _fold(step: str, signs: str = "") -> str:
     """Return a part of a name in lower case, with `_` between its words: `readFile` and `read-file` are `read_file`."""
-    return BETWEEN.sub("_", CAMEL.sub("_", step.strip())).strip("_").casefold()
+    words = CAMEL.sub("_", step.strip())
+    return re.sub(rf"[^\w{re.escape(signs)}]+|_+", "_", words).strip("_").casefold()

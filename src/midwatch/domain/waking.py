@@ -16,8 +16,8 @@ PROMPT = (
     "with your work. If nothing is left to do, say so in one sentence."
 )
 TOO_OFTEN = (
-    f"The result of {{}} began no turn: results have begun {MOST_WAKES} turns of this work already. The agent gets the "
-    "result with the next message; send one if the work should go on."
+    f"The result of {{}} began no turn: results have begun {MOST_WAKES} turns of this work already. The agent gets it, "
+    "and all later results, with the next messages; send one if the work should go on."
 )
 
 

@@ -61,6 +61,8 @@ class TurnOutcome(NamedTuple):
     """The usage limit of the provider that ended the turn, or None."""
     day_spent: DaySpent | None = None
     """The day budget that was spent before the turn, so that the turn did not begin; or None."""
+    cannot_ask: bool = False
+    """Whether the budget ended the turn and people should have been asked, but the agent cannot resume its work."""
     may_go_on: bool = False
     """Whether people raised the budget that ended the turn, so that the work goes on in a new attempt."""
 

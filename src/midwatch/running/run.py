@@ -54,8 +54,8 @@ class Run:
         """Done when the turn has ended, or when midwatch stops waiting for an agent that cannot be stopped."""
         self.slot_released: asyncio.Future[None] = loop.create_future()
         """Done when the slot was released for the first time."""
-        # an agent can have background work only after an earlier turn, or after this turn has begun
-        self.inbox = Inbox(results=has_past(claim.task))
+        # an agent can have background work only after an earlier turn, a transfer, or the beginning of this turn
+        self.inbox = Inbox(results=has_past(claim.task) or claim.task.source == "transfer")
         self.delegations = Delegations(host.handoffs, claim.task)
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None
@@ -327,6 +327,8 @@ class Run:
             return requeue(task, raised, now, interruptions=task.interruptions + 1, usage=usage)
         if (self.reason == "budget" or outcome.outcome == "budget") and not done:
             spent = self.over.words if self.over else outcome.error
+            if outcome.cannot_ask:
+                spent = f"{spent}. People could not be asked, because agent {task.agent} cannot resume a stopped turn"
             return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage, over=self.over))
         if self.reason == "hook":
             return TaskStep(*end(task, now, outcome="error", error=self._stopped_by, usage=usage))

@@ -38,6 +38,7 @@ class TurnSpending:
         self._log = log
         self._report = report
         self._ids: tuple[str, ...] = ()
+        """The accounts that exist."""
         self._accounts: tuple[Account, ...] = ()
         """The accounts when they were last read."""
         self._seen = Spending()
@@ -46,6 +47,8 @@ class TurnSpending:
         """The number of reserved steps that have not started."""
         self._winds_up = False
         task = run.task
+        self._tree: tuple[str, ...] = (task.account_id,) if task.account_id is not None else ()
+        """The account of the tree. It is also charged if it does not exist: a retry may open it at any time."""
         verifies = task.cause == "goal" and "#step:" not in (task.internal_key or "")
         self._extended = task.account_id if verifies else None
         """The account whose limits are extended: that of a goal, when the goal is verified or wrapped up."""
@@ -114,7 +117,7 @@ class TurnSpending:
             self._meter.count_start()
         if given_back:
             self._meter.give_back()
-        if not self._ids:
+        if not self._ids and not self._tree:
             return
         self._settle(self._meter.settle())
         if found := self._find_over():
@@ -123,7 +126,7 @@ class TurnSpending:
     async def warn(self) -> None:
         """Warn people once of each limit that is nearly reached."""
         for account in self._accounts:
-            if account.scope == "day" or not list_unwarned(account, self._estimate(account)):
+            if not list_unwarned(account, self._estimate(account)):
                 continue
             step = warn(self._run.task, account, self._estimate(account), self._host.clock.now())
             with suppress(Conflict):  # another turn did it
@@ -166,11 +169,11 @@ class TurnSpending:
         await self._read()
 
     def _settle(self, spent: Spending) -> None:
-        self._log.add_charges(charge(self._ids, spent))
+        self._log.add_charges(charge({*self._ids, *self._tree}, spent))
 
     def finish(self, usage: Mapping[str, Any] | None) -> None:
         """Charge what is not charged yet, at the end of the attempt. `usage` is its whole usage."""
-        if not self._ids:
+        if not self._ids and not self._tree:
             return
         for _ in range(self._held):
             self._meter.give_back()
@@ -235,11 +238,16 @@ class TurnSpending:
 
     async def ask_after_turn(self) -> bool:
         """Ask people after an agent was interrupted, because its budget is spent. Return whether it may go on."""
-        await self._read()
+        await self._refresh()
         while (found := self._find_over()) is not None:
             if found[0].on_budget != "ask" or await self._decide(*found) is not None:
                 return False
         return True
+
+    async def would_ask(self) -> bool:
+        """Return whether people should be asked about the budget that has ended the turn."""
+        await self._refresh()
+        return (found := self._find_over()) is not None and found[0].on_budget == "ask"
 
     async def _decide(self, account: Account, over: Over) -> Permit | None:
         """Decide what a turn does whose budget is spent. Return None if it may try to go on."""
@@ -287,7 +295,9 @@ class TurnSpending:
 
     async def _open_question(self, account: Account, over: Over) -> Approval | None:
         host, task = self._host, self._run.task
-        approval, step = ask_for_more(task, account, over, host.approval_seconds, host.clock.now())
+        approval, step = ask_for_more(
+            task, account, over, self._estimate(account), host.approval_seconds, host.clock.now()
+        )
         asking = announce_status(task, "asking", host.clock.now())
         try:
             await self._log.write(step._replace(events=step.events + asking))

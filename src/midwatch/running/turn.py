@@ -31,6 +31,7 @@ from midwatch.domain.event import (
     Payload,
     SteeringInjected,
     ToolExecEnd,
+    ToolExecSkipped,
     ToolExecStart,
     TurnEnd,
     TurnStart,
@@ -340,6 +341,10 @@ class LiveTurn:
             decided = expire_at_once(self.task, asked, now, "the goal's deadline has passed", always)
         if decided is not None:
             await self.log.write(decided[1])
+            if decided[0].status == "denied" and asked.kind != "choice":
+                rule = f"hook:{approval.hook}" if approval.action != "go_on" else decided[0].rule
+                why, name = decided[0].why or "", asked.tool or asked.kind
+                self._report(ToolExecSkipped(tool=name, reason=why, tool_call_id=asked.call_id, rule=rule))
             if approval.action == "stop":
                 self._run.stop_by_hook(approval.words)
             return answer_of(decided[0], asked)

@@ -275,9 +275,10 @@ class Worker:
 
         Return the outcome of the turn, or an outcome with which the task goes on in a new attempt.
         """
-        thread = (outcome.result.thread_id if outcome.result else None) or turn.thread_id
-        if run.reason != "budget" or thread is None or outcome.outcome in ("ok", "silent", "transferred"):
+        if run.reason != "budget" or outcome.outcome in ("ok", "silent", "transferred"):
             return outcome
+        if (outcome.result.thread_id if outcome.result else None) is None and turn.thread_id is None:
+            return outcome._replace(cannot_ask=await turn.spending.would_ask())
         run.reason = None  # a stop while people are asked sets its own reason
         try:
             goes_on = await turn.spending.ask_after_turn()

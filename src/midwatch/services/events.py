@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midwatch.base.errors import Pruned
+from midwatch.base.errors import NotFound, Pruned
 from midwatch.domain.event import EventFilter, LogBounds, Page
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
@@ -21,7 +21,7 @@ class Events:
         self._authorization = authorization
 
     async def check_reader(self, which: EventFilter, actor: AnyActor) -> None:
-        """Raise Forbidden unless the actor may read all events that match the filter.
+        """Raise Forbidden unless the actor may read all events that match the filter, or NotFound for an unknown tree.
 
         An actor that may use only some work must name a task or a session of this work.
         """
@@ -31,6 +31,17 @@ class Events:
             await self._authorization.check_session(actor, "read", which.session_key)
         if which.task_id is None and which.session_key is None:
             authorize(actor, "read", Owner(None))
+        if which.tree is not None:
+            await self._check_tree(which.tree)
+
+    async def _check_tree(self, tree: str) -> None:
+        """Raise NotFound if there is no task or goal with this id, and no event of its work either."""
+        if await self._store.get_task(tree) or await self._store.get_goal(tree):
+            return
+        # the record may be removed before its events
+        left = await self._store.read_events(0, EventFilter(tree=tree), 1)
+        if not left and left.next is None:
+            raise NotFound("task or goal", tree)
 
     async def bounds(self) -> LogBounds:
         """Return the first and the last `seq` of the log."""

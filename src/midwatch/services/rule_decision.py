@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,9 @@ from typing import NamedTuple
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import CommandPattern
-from midwatch.domain.host_name import fold_host
+from midwatch.domain.host_name import fold_host, forms_of_host
 from midwatch.domain.rule import (
     LONGEST,
-    MOST_PATHS,
     STORED,
     TARGETED,
     VERDICTS,
@@ -26,17 +24,20 @@ from midwatch.domain.rule import (
     describe_rule,
 )
 from midwatch.domain.tool_name import canonical, globs_of
-from midwatch.services.globs import Glob, compile_step
+from midwatch.services.globs import Glob, compile_step, may_meet
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
+from midwatch.services.rule_paths import may_use_path, names_path
 
-WHOLE = frozenset(
-    {"rm", "mv", "cp", "scp", "rsync", "tar", "zip", "chmod", "chown", "shred", "ln", "checkout", "restore"}
-)
-"""Programs, and commands of git, that change or copy a whole directory."""
-PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
-"""Paths that lead to another file for each process."""
-FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
-"""An address of a file with a host or with encoded characters."""
+SHORT = 1000
+GLOB_WORD = re.compile(r"(?=.*[A-Za-z])[\w.-]*[*?\[{].*")
+"""A glob for the name of a program, such as `g?t`."""
+BRACES = re.compile(r"\{[\w./-]+,[\w./,-]*\}")
+"""A word that a shell makes several words of."""
+
+
+NAMED = frozenset({"other", "search", "think"})
+"""Kinds of tools that an answer "always" may allow by their name, if the question has no command, file or host."""
+TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
 
 class Match(IntEnum):
@@ -221,7 +222,9 @@ def _match_tool(tool: str, facts: QuestionFacts) -> Match:
     if not facts.tool_names:
         return Match.MAYBE
     globs = [Glob.parse(form) for form in globs_of(tool)]
-    return Match.YES if any(glob.matches(name) for glob in globs for name in facts.tool_names) else Match.NO
+    if any(glob.matches(name) for glob in globs for name in facts.tool_names):
+        return Match.YES
+    return Match.NO if facts.clear_name else Match.MAYBE
 
 
 def _match_command(text: str, facts: QuestionFacts) -> Match:
@@ -229,6 +232,8 @@ def _match_command(text: str, facts: QuestionFacts) -> Match:
     if command is None:
         return Match.MAYBE
     if question.command is not None:
+        if facts.words is not None and not facts.hidden:
+            return Match.YES if command.may_be_in([facts.words], facts.argv) else Match.NO
         if command.may_be_in(facts.parts, facts.argv):
             return Match.YES
         return Match.MAYBE if facts.hidden or command.is_hinted_in(facts.parts) else Match.NO
@@ -236,54 +241,49 @@ def _match_command(text: str, facts: QuestionFacts) -> Match:
     if command.may_be_in(begun, None):
         return Match.YES
     unknown = question.kind == "execute" or question.unread or not question.certain or facts.hidden_in_texts
-    return Match.MAYBE if unknown or command.may_be_in(facts.text_parts, None) else Match.NO
+    if unknown or command.may_be_in(facts.text_parts, None) or _may_become(command, facts):
+        return Match.MAYBE
+    return Match.NO
+
+
+def _may_become(command: CommandPattern, facts: QuestionFacts) -> bool:
+    """Return whether the texts of a tool are this command in parts, or a shell would make this command of one."""
+    short = [text for text in facts.question.texts if len(text) <= SHORT and "\n" not in text]
+    for text in short:
+        if command.begins(text.strip()) and command.may_be_in([" ".join([text, *short]).split()], None):
+            return True
+    for text in short:
+        first = "".join(text.split(maxsplit=1)[:1])
+        program = first.rpartition("/")[2]
+        runs = command.begins(first) or (GLOB_WORD.fullmatch(program) and may_meet(program.casefold(), command.program))
+        if BRACES.match(text) or (runs and re.search(r"[*?\[{]", text)):
+            return True
+    return False
 
 
 def _match_path(path: str, facts: QuestionFacts) -> Match:
-    question, glob = facts.question, Glob.parse(path.casefold())
-    # a directory includes everything in it
-    if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths):
+    if names_path(path, facts):
         return Match.YES
-    if facts.hidden or facts.hidden_in_texts or len(question.paths) > MOST_PATHS:
-        return Match.MAYBE
-    if any(glob.matches(form) for form in facts.mentioned_paths):
-        return Match.MAYBE
-    if any(map(_leads_elsewhere, facts.places.texts)) or any(map(_sweeps, facts.parts)):
-        return Match.MAYBE
-    # to delete or move a directory is to delete or move what is in it
-    whole = question.kind in ("delete", "move") or any(word in WHOLE for part in facts.parts for word in part)
-    return Match.MAYBE if whole and any(_is_above(form, path) for form in facts.possible_paths) else Match.NO
-
-
-def _leads_elsewhere(place: str) -> bool:
-    """Return whether a path or an address may name another file than its words say."""
-    return bool(PROCESS_PATH.fullmatch(os.path.normpath(place)) or FILE_ADDRESS.fullmatch(place))
-
-
-def _sweeps(words: Sequence[str]) -> bool:
-    """Return whether a command deletes or resets files that it does not name."""
-    names = {word.rpartition("/")[2] for word in words}
-    if "find" in names:
-        return not names.isdisjoint({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
-    return "git" in names and ("clean" in names or ("reset" in names and "--hard" in names))
-
-
-def _is_above(form: str, path: str) -> bool:
-    fixed = re.split(r"[*?]", path.casefold())[0]
-    return fixed.startswith(f"{form.rstrip('/')}/") or form == "."
+    return Match.MAYBE if may_use_path(path, facts) else Match.NO
 
 
 def _match_host(host: str, facts: QuestionFacts) -> Match:
     question = facts.question
-    if any(_fits_host(host, name) for name in facts.hosts):
+    if any(_fits_any_form(host, name) for name in facts.hosts):
         return Match.YES
-    if question.unread or not question.certain or (question.kind == "fetch" and not facts.hosts):
+    if question.unread or facts.unclear_hosts or not question.certain or (question.kind == "fetch" and not facts.hosts):
         return Match.MAYBE
     if question.command is None:
         return Match.MAYBE if question.kind == "execute" or facts.hidden_in_texts else Match.NO
-    if facts.hidden or facts.hides_hosts or any(_fits_host(host, name) for name in facts.guessed_hosts):
+    if facts.hidden or facts.hides_hosts or any(_fits_any_form(host, name) for name in facts.guessed_hosts):
         return Match.MAYBE
     return Match.NO
+
+
+def _fits_any_form(glob: str, host: str) -> bool:
+    """Return whether a glob matches a host under one of its names and addresses."""
+    forms = forms_of_host(host)
+    return any(compile_step(name).fullmatch(form) for name in forms_of_host(glob) for form in forms)
 
 
 def _fits_host(glob: str, host: str) -> bool:
@@ -294,7 +294,7 @@ def _fits_host(glob: str, host: str) -> bool:
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
-    """Return the pattern that allows only the command or the file of a question, in its working directory.
+    """Return the pattern that allows only the command, the file or the tool of a question, in its working directory.
 
     Return None if no pattern is reliable.
     """
@@ -314,6 +314,8 @@ def _narrow(facts: QuestionFacts) -> Pattern | None:
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
         pattern = Pattern(question.kind, None, inside, facts.real_root)
+    elif question.kind in NAMED and not (question.paths or question.hosts) and TOOL_NAME.fullmatch(question.tool or ""):
+        pattern = Pattern(question.kind, None, None, facts.real_root, question.tool)
     else:
         return None
     return pattern if allows(pattern, facts) else None

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import argv_of, parts_of, places
-from midwatch.domain.hidden_code import hides_code, texts_hide_code
-from midwatch.domain.host_name import find_bare_names, find_host_names, find_hosts, fold_host, hides_hosts, uses_network
+from midwatch.domain.hidden_code import hides_code, seems_command, split_git, start_of, texts_hide_code
+from midwatch.domain.host_name import (
+    find_bare_names,
+    find_host_names,
+    find_hosts,
+    fold_host,
+    has_unclear_address,
+    hides_hosts,
+    is_clear_host,
+    uses_network,
+)
 from midwatch.domain.rule import MOST_PATHS, TARGETED
-from midwatch.domain.tool_name import forms_of
-from midwatch.services.globs import expand_home
+from midwatch.domain.tool_name import forms_of, is_clear_name
+from midwatch.services.globs import expand_home, fold_path
 
 LONGEST_PATH = 4096
 MOST_PLACES = 2000
 MOST_TEXT = 50_000
 """The greatest number, and the greatest length in total, of the parts of a question that are compared as paths. A
 person is asked about a question with more of them."""
+MOST_PAIRS = 300
+"""The greatest number of directories and other words that are compared as one path."""
+FILE_URL = re.compile(r"file:(?://[^/]*)?", re.IGNORECASE)
+GLOB_SIGN = re.compile(r"[*?\[{]")
 
 
 class QuestionFacts:
@@ -43,6 +58,11 @@ class QuestionFacts:
         return forms_of(self.question.tool) if self.question.tool else frozenset()
 
     @cached_property
+    def clear_name(self) -> bool:
+        """Return whether the name of the tool is known and has only one meaning."""
+        return self.question.tool is not None and is_clear_name(self.question.tool)
+
+    @cached_property
     def argv(self) -> tuple[str, ...] | None:
         """Return the words of the command, or None if there is no command or it cannot be parsed reliably."""
         return None if self.question.command is None else argv_of(self.question.command)
@@ -51,6 +71,23 @@ class QuestionFacts:
     def parts(self) -> list[list[str]]:
         """Return all commands that the command line may contain."""
         return parts_of(self.question.command or "")
+
+    @cached_property
+    def commands(self) -> list[tuple[str, str, list[str]]]:
+        """Return each command that may run: its program, or ``, the command of git if it is git, and its words.
+
+        If the program is certain to run nothing else, its arguments are no programs.
+        """
+        program, arguments, speaks = start_of(self.argv or ())
+        if speaks or program == "git":
+            return [(program, (split_git(arguments)[1] or [""])[0] if program == "git" else "", arguments)]
+        return [("", "", part) for part in self.parts]
+
+    @cached_property
+    def words(self) -> Sequence[str] | None:
+        """Return the words of the command if it is certain to run only its program; then a quoted text is one word."""
+        argv = self.argv or ()
+        return argv if start_of(argv)[2] and not hides_code(argv) else None
 
     @cached_property
     def text_parts(self) -> list[list[str]]:
@@ -79,7 +116,8 @@ class QuestionFacts:
     @cached_property
     def places(self) -> Places:
         """Return everything in the question that may name a file."""
-        words = (place for part in self.parts for word in part for place in places(word))
+        parts = self.parts if self.words is None else [self.words]
+        words = (place for part in parts for word in part for place in places(word))
         texts = (text for text in self.question.texts if len(text) <= LONGEST_PATH and "\n" not in text)
         return Places.collect([*self.question.paths[:MOST_PATHS]], words, texts)
 
@@ -92,13 +130,63 @@ class QuestionFacts:
     @cached_property
     def possible_paths(self) -> frozenset[str]:
         """Return everything in the question that may name a file, in all forms that a path may have, in lower case."""
-        return frozenset(form.casefold() for path in self.places.texts for form in _forms(path, self.root))
+        return frozenset(form for path in self.places.texts for form in self.forms_of_path(path))
 
     @cached_property
     def mentioned_paths(self) -> frozenset[str]:
-        """Return the words in the arguments of the tool that may name a file, in all forms, in lower case."""
+        """Return the words in the arguments of the tool that may name a file, in all forms, in lower case.
+
+        Also return a directory and another word as one path: `git -C src add key`.
+        """
         words = Places.collect(place for part in self.text_parts for word in part for place in places(word))
-        return frozenset(form.casefold() for path in words.texts for form in _forms(path, self.root))
+        return frozenset(form for path in (*words.texts, *self.pairs.texts) for form in self.forms_of_path(path))
+
+    @cached_property
+    def pairs(self) -> Places:
+        """Return each directory that the question names, together with each other text."""
+        texts = self.places.texts
+        directories = [text for text in texts if self.is_directory(text) and os.path.normpath(text) not in (".", "/")]
+        others = [text for text in texts if not text.startswith(("/", "~", "-"))]
+        pairs = [f"{directory}/{text}" for directory in directories for text in others if text != directory]
+        return Places(pairs[:MOST_PAIRS], len(pairs) <= MOST_PAIRS)
+
+    @cached_property
+    def folders(self) -> list[Folder]:
+        """Return everything in the question that may name a directory: no files."""
+        return [
+            Folder(frozenset(self.forms_of_path(text)), there)
+            for text in self.places.texts
+            if (there := self.is_directory(text)) or not self.exists(text)
+        ]
+
+    @cached_property
+    def glob_texts(self) -> list[str]:
+        """Return the paths and the texts in the arguments of the tool that other programs may read as globs."""
+        found = [path for path in self.question.paths[:MOST_PATHS] if not self.exists(path)]
+        for text in self.question.texts:
+            found.append(text)
+            words = text.split() if len(text) <= LONGEST_PATH else []
+            found += [word for word in words if word.strip("*") or seems_command(text)]
+        short = (text for text in dict.fromkeys(found) if len(text) <= LONGEST_PATH and "\n" not in text)
+        return [text for text in short if GLOB_SIGN.search(text)][:MOST_PLACES]
+
+    def forms_of_path(self, path: str) -> Iterator[str]:
+        """Yield all forms of a path that a rule which denies is compared with, in lower case."""
+        return (fold_path(form) for form in _forms(path, self.root, self.real_root))
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether there is a directory of this name."""
+        return (
+            self.root is not None
+            and "\0" not in path
+            and os.path.isdir(  # noqa: PTH112 - it raises no error
+                Path(self.root) / expand_home(path)
+            )
+        )
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file of this name."""
+        return self.root is not None and "\0" not in path and os.path.lexists(Path(self.root) / expand_home(path))
 
     @cached_property
     def hosts(self) -> frozenset[str]:
@@ -112,19 +200,33 @@ class QuestionFacts:
         return frozenset(hosts)
 
     @cached_property
+    def unclear_hosts(self) -> bool:
+        """Return whether programs may read the name of a host in different ways."""
+        if not all(map(is_clear_host, self.hosts)):
+            return True
+        return any(map(has_unclear_address, self.question.texts))
+
+    @cached_property
     def reaches_out(self) -> bool:
         """Return whether the command runs a program that reaches other machines."""
-        return uses_network(self.parts)
+        return uses_network(self.parts, self.argv)
 
     @cached_property
     def guessed_hosts(self) -> frozenset[str]:
         """Return all words of commands that reach other machines. Some of them may be hosts."""
-        return frozenset(find_bare_names(self.parts))
+        return frozenset(find_bare_names(self.parts)) if self.reaches_out else frozenset()
 
     @cached_property
     def hides_hosts(self) -> bool:
         """Return whether the command may reach a host that it does not name for certain."""
-        return self.reaches_out and hides_hosts(self.question.command or "", self.parts)
+        return self.reaches_out and hides_hosts(self.question.command or "", self.parts, self.argv)
+
+
+class Folder(NamedTuple):
+    """A directory in all forms of its path, or a path that does not exist."""
+
+    forms: frozenset[str]
+    exists: bool
 
 
 class Places(NamedTuple):
@@ -160,19 +262,30 @@ def resolve_path(path: str, root: str | None) -> str | None:
     return os.path.relpath(real, base) if inside else None
 
 
-def _forms(path: str, root: str | None) -> Iterator[str]:
+def _forms(path: str, root: str | None, real_root: str | None) -> Iterator[str]:
     """Yield the forms of a path that a rule is compared with: as written, normalised, and without symbolic links."""
-    home = expand_home(path)
+    for text in _spellings(path):
+        home = expand_home(text)
+        yield text
+        yield os.path.normpath(home)
+        if root is None or real_root is None or "\0" in text:
+            continue
+        joined = Path(root) / home
+        yield os.path.normpath(joined)
+        yield os.path.relpath(os.path.normpath(joined), root)
+        try:
+            real = os.path.realpath(joined)
+        except OSError:  # a link that may not be read, such as /proc/1/root
+            continue
+        yield real
+        yield os.path.relpath(real, real_root)
+
+
+def _spellings(path: str) -> Iterator[str]:
+    """Yield the path, and what other programs may read it as: with other slashes, without a scheme or NUL, decoded."""
     yield path
-    yield os.path.normpath(home)
-    if root is None or "\0" in path:
-        return
-    joined = Path(root) / home
-    yield os.path.normpath(joined)
-    yield os.path.relpath(os.path.normpath(joined), root)
-    try:
-        real, real_root = os.path.realpath(joined), os.path.realpath(root)
-    except OSError:  # a link that may not be read, such as /proc/1/root
-        return
-    yield real
-    yield os.path.relpath(real, real_root)
+    bare = FILE_URL.sub("", path.strip(" \t\n\r'\""), count=1).partition("\0")[0].replace("\\", "/")
+    if bare not in ("", path):
+        yield bare
+    if "%" in path and (decoded := unquote(bare)) != bare:
+        yield decoded.partition("\0")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from midwatch.domain.rule import inherit
+from midwatch.domain.rule import inherit, work_source
 from midwatch.domain.session import PRIVATE, visibility_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -22,5 +22,6 @@ async def read_sessions(store: Store, key: str | None) -> list[tuple[str, Mappin
 async def inherit_rules(store: Store, task: Task) -> dict[str, Any] | None:
     """Return the rules of work that grows out of a task: those of the task and of its session."""
     above = [(f"session {key}", approvals) for key, approvals in await read_sessions(store, task.session_key)]
-    kind = f"automation {task.cause_id}" if task.cause == "automation" else f"task {task.id}"
-    return inherit([*above, (kind, task.approvals)])
+    source = work_source(task)
+    name = task.id if source == "task" else task.cause_id
+    return inherit([*above, (f"{source} {name}", task.approvals)])

@@ -11,6 +11,7 @@ from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
+from midwatch.domain.host_name import find_hosts
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain
 from midwatch.domain.rule import (
@@ -28,10 +29,11 @@ from midwatch.domain.rule import (
     Source,
     WrittenRule,
     list_work_levels,
+    work_source,
 )
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.tool_name import guess_kind
+from midwatch.domain.tool_name import canonical, guess_kind
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.rule_decision import decide_and_look_ahead, decide_by_level, strictest
@@ -66,7 +68,7 @@ class Policies:
         for key, approvals in await read_sessions(self._store, task.session_key if task else session_key):
             levels += [level._replace(name=key) for level in list_work_levels("session", approvals)]
         if task is not None:
-            levels += list_work_levels("automation" if task.cause == "automation" else "task", task.approvals)
+            levels += list_work_levels(work_source(task), task.approvals)
         return levels
 
     def list_written(self) -> list[WrittenRule]:
@@ -184,11 +186,14 @@ def _read_use(use: RuleTest) -> Question:
     tool = use.get("tool") or next((name for field, name in TYPICAL.items() if use.get(field)), None)
     if not tool and not use.get("kind"):
         raise InvalidInput("nothing is tested; name a tool, a kind, a command, a path or a host.", field="tool")
-    kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in tool else "other")
+    kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in canonical(tool) else "other")
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
-    path, host = use.get("path"), use.get("host")
+    path, host, workdir = use.get("path"), use.get("host"), use.get("workdir")
+    if workdir and not workdir.startswith("/"):
+        raise InvalidInput("`workdir` must be an absolute path, such as /srv/project.", field="workdir")
+    hosts = tuple(find_hosts(host)) if host and "/" in host else (host,) if host else ()  # it may be an address
     return Question(
         text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
-        paths=(path,) if path else (), hosts=(host,) if host else (),
+        paths=(path,) if path else (), hosts=hosts,
     )  # fmt: skip

@@ -8,6 +8,7 @@ written `:name`. These words in braces are replaced:
 - `{list:x}`: a subquery that returns the items of the JSON list in the parameter x
 - `{pieces:x}`: a subquery that returns the pieces of a period (`verbs/usage.py`) in the JSON list of the parameter x
 - `{number:x.y}` and `{text:x.y}`: the member y of the JSON object in column x
+- `{object:x.y}`: the member y of the JSON object in column x as JSON text, if this member is an object
 - `{by:x}`: a hint that SQLite must use the index x
 - `{among:x}`: a comparison with the rows of the statement x in `part.sql`
 """
@@ -47,6 +48,7 @@ SQLITE: Dialect = {
     "among": "IN ({{{}}})",
     "number": "CASE WHEN json_type({0}, '$.{1}') IN ('integer', 'real') AND abs(json_extract({0}, '$.{1}')) < 1e150 "
     "THEN CAST(json_extract({0}, '$.{1}') AS REAL) END",
+    "object": "CASE WHEN json_type({0}, '$.{1}') = 'object' THEN json_extract({0}, '$.{1}') END",
     "text": "CASE WHEN json_type({0}, '$.{1}') = 'text' THEN json_extract({0}, '$.{1}') END",
 }
 POSTGRES: Dialect = {
@@ -60,6 +62,8 @@ POSTGRES: Dialect = {
     "number": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
     "AND abs(CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION)) < 1e150 "
     "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
+    "object": "CASE WHEN json_typeof(CAST({0} AS json) -> '{1}') = 'object' "
+    "THEN CAST(CAST({0} AS json) -> '{1}' AS TEXT) END",
     "text": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
     "THEN CAST({0} AS json) ->> '{1}' END",
 }

@@ -25,6 +25,7 @@ class PatternInfo(TypedDict):
     command: str | None
     path: str | None
     root: str | None
+    tool: str | None
 
 
 @shape_of(Approval, diff_left_out=Annotated[int, Example(0)], choices=list[ChoiceInfo], always=PatternInfo | None)

@@ -11,6 +11,7 @@ from midwatch.domain.fields import AT, Example
 from midwatch.wire.shapes import shape_of
 
 ACCOUNT: dict[str, Any] = {
+    "usd": Annotated[float | None, Example(0.02)],
     "question": Annotated[str | None, Example(None)],
     "open": Annotated[bool, Example(True)],
     "title": Annotated[str, Example("Tidy up the tests")],
@@ -36,7 +37,7 @@ class BudgetTask(TypedDict):
 class BudgetLine(dict[str, Any]):
     """An account: its limits and what it has spent. `question` is the open question that asks people for more.
 
-    `open` is whether its first task or its goal is open.
+    `usd` is null if the cost is not known. `open` is whether its first task or its goal is open.
     """
 
 

@@ -39,6 +39,17 @@ export default {
     ], [false, true, false, false, false]);
   },
 
+  "a cost that nobody reported is unknown, never zero": () => {
+    const unknown = { ...account, usd: null };
+    const free = createEvent("llm_response", LATER, { input_tokens: 7 });
+    const priced = createEvent("llm_response", LATER, { input_tokens: 7, cost_usd: 1 });
+    equal(at(LATER, () => [
+      formatSpent({ tokens: 950, usd: null }), isSpent({ limits: { usd: 1 }, usd: null }),
+      sumSpent(running, unknown, [free]).usd, sumSpent(running, unknown, [free, priced]).usd,
+      readOwnSpent({ input_tokens: 5 }).usd, readOwnSpent({ input_tokens: 5, cost_usd: 0 }).usd,
+    ]), ["950 tokens · cost unknown", false, null, 1, null, 0]);
+  },
+
   "an account is named after its work or its day, and unknown amounts are left out": () => {
     equal([
       formatAccount({ id: "t_1", scope: "task", title: "Tidy up\nall of it" }),

@@ -15,7 +15,7 @@ from midwatch.agents.acp.link import Gone, Link
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks, tell_reasons
 from midwatch.agents.acp.profiles import Profile
-from midwatch.agents.acp.updates import Transcript
+from midwatch.agents.acp.updates import Tool, Transcript
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
 from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.streams.reading import get, get_dict, get_dicts, get_text
@@ -24,13 +24,15 @@ from midwatch.base.durations import duration
 from midwatch.base.errors import AgentError, MidwatchError
 from midwatch.base.version import __version__
 from midwatch.domain.agent import Answer, Interrupt, Question, Turn, TurnResult
-from midwatch.domain.event import AgentFault, Payload
+from midwatch.domain.event import AgentFault, Payload, ToolExecSkipped
 from midwatch.domain.session import Session
+from midwatch.domain.tool_call import ToolCall
 from midwatch.programs.process import Program
 
 VERSION = 1  # version of the protocol
 BULK = 200_000  # characters of an update above which it is handled in a thread
 WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "plan")  # only an agent with a prompt sends these
+MOST_CHANGES = 3  # how often a question is asked again because its tool call was changed meanwhile
 MOST_REASONS = 10  # how often a turn tells the agent why people denied its actions
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
@@ -68,6 +70,7 @@ class AcpConversation:
         self._emitting = asyncio.Lock()
         self._questions = asyncio.Lock()
         self._waiting = 0
+        self._granted: set[str | None] = set()  # the commands and files that the agent may use in this turn
         self._heard_at = self._asked_at = time.monotonic()
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ class AcpConversation:
         """Send one prompt to the agent and return the result. Start the agent's process if it does not run."""
         self._turn = turn
         self._stopped.clear()
+        self._granted.clear()
         known = (turn.thread_id or self._thread) is not None
         try:
             return await self._run_turn(turn, known=known)
@@ -451,7 +455,27 @@ class AcpConversation:
             raise RequestError(-32602, "there is no such session, or it has no running turn.")
         if method == "session/request_permission":
             return await self._ask_permission(turn, params)
+        if (refusal := await self._refuse_request(turn, self._desk.describe(method, params))) is not None:
+            raise RequestError(-32602, refusal)
         return await self._desk.serve(turn, method, params)
+
+    async def _refuse_request(self, turn: Turn, call: ToolCall | None) -> str | None:
+        """Return why midwatch must not read, write or run something for the agent; None if it may."""
+        if call is None or not self._granted.isdisjoint({call.command, *call.paths}):
+            return None  # a person or a rule has allowed it just now
+        self._waiting += 1
+        try:
+            decision = await self._wait_unless_stopped(turn.before_tool(call))
+        except Stopped:
+            return "the turn is being stopped."
+        finally:
+            self._waiting -= 1
+            self._note_life()
+        if decision.action == "go_on":
+            return None
+        reason = decision.reason or decision.action
+        await self._emit_in_order([ToolExecSkipped(tool=call.name, reason=reason, rule=decision.by)])
+        return reason
 
     async def _ask_permission(self, turn: Turn, params: Mapping[str, Any]) -> Any:
         """Ask a person for the permission that the agent requests. Only one question is open at a time."""
@@ -465,8 +489,7 @@ class AcpConversation:
                 await self._emit(payloads)
             offered = questions.read_options(params.get("options"))
             if any(option.kind in questions.ALLOWS for option in offered):
-                question = questions.make_question(tool, call, offered, self._desk.files.root)
-                answer = await self._ask_person(turn, question)
+                answer = await self._ask_about(turn, tool, call, offered)
             else:
                 answer = Answer("denied", None, f"{self._agent.name} offered no option that allows it")
             if answer is None:
@@ -475,6 +498,23 @@ class AcpConversation:
                 transcript.refuse(tool, answer)
             choice = questions.choose_option(answer, offered)
             return {"outcome": {"outcome": "selected", "optionId": choice.id}} if choice else CANCELLED
+
+    async def _ask_about(
+        self, turn: Turn, tool: Tool, call: Mapping[str, Any], offered: tuple[questions.Option, ...]
+    ) -> Answer | None:
+        """Return the answer about a tool call. If the agent changes the call meanwhile, ask about the changed call."""
+        assert self._desk is not None
+        root = self._desk.files.root
+        for _ in range(MOST_CHANGES):
+            question, asked = questions.make_question(tool, call, offered, root), tool.wanted()
+            answer = await self._ask_person(turn, question)
+            if answer is None or not answer.granted:
+                return answer
+            if tool.wanted() == asked:
+                self._granted |= {question.command, *question.paths} - {None}
+                return answer
+            call = {"title": tool.title}
+        return Answer("denied", None, f"{self._agent.name} changed the tool call again and again while it was asked")
 
     async def _ask_person(self, turn: Turn, question: Question) -> Answer | None:
         """Return a person's answer to the question; None if the turn is stopped before the answer."""

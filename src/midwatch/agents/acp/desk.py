@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.acp.terminals import Terminals
+from midwatch.agents.streams.reading import get_dicts, get_text
 from midwatch.domain.agent import Turn
+from midwatch.domain.tool_call import ToolCall
 from midwatch.programs.process import Program
+
+KINDS = {"fs/read_text_file": "read", "fs/write_text_file": "edit", "terminal/create": "execute"}
+"""The requests that rules decide about, and the kind of each."""
 
 
 class Desk:
@@ -19,6 +25,20 @@ class Desk:
         self._sandboxed = program.sandbox is not None
         self.files = Files(program.workdir)
         self.terminals = Terminals(program, self.files)
+
+    def describe(self, method: str, params: Mapping[str, Any]) -> ToolCall | None:
+        """Return a request as rules see it; None for a request that needs no decision."""
+        if (kind := KINDS.get(method)) is None:
+            return None
+        arguments = {name: value for name, value in params.items() if name not in ("sessionId", "content")}
+        call = ToolCall(method.rpartition("/")[2] if kind != "execute" else "terminal", arguments, kind=kind)
+        if kind != "execute":
+            return call._replace(root=self.files.root, paths=(get_text(params, "path"),))
+        command, args = get_text(params, "command"), params.get("args")
+        line = shlex.join([command, *map(str, args)]) if isinstance(args, list) and args else command
+        variables = get_dicts(params, "env")
+        line = "".join([*(f"{v.get('name')}={shlex.quote(str(v.get('value')))} " for v in variables), line])
+        return call._replace(root=get_text(params, "cwd") or self.files.root, command=line)
 
     async def serve(self, turn: Turn, method: str, params: Mapping[str, Any]) -> Any:
         """Answer a request about files or terminals, or raise RequestError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, get_args
@@ -22,6 +22,7 @@ from midwatch.agents.streams.reading import find_paths, get, get_count, get_dict
 from midwatch.domain import event as events
 from midwatch.domain.agent import Answer, QuestionKind
 from midwatch.domain.event import Payload
+from midwatch.domain.rule import MOST_PATHS
 from midwatch.domain.tool_name import guess_kind
 
 Json = Mapping[str, Any]
@@ -29,6 +30,7 @@ Json = Mapping[str, Any]
 LONGEST_TEXT = 1_000_000  # characters of one message or thought that are kept
 LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
+LONGEST_RAW = 50_000  # bytes of arguments as JSON that are kept for rules
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
 MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
@@ -60,6 +62,9 @@ class Tool:
     title: str = ""
     kind: str = "other"
     arguments: Any = None
+    raw: Any = None  # the arguments as they came, for rules
+    unread: bool = False  # whether the arguments were too long to keep them
+    places: dict[str, None] = field(default_factory=dict)  # every path that any message about the call has named
     locations: tuple[str, ...] = ()
     diffs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     result: str = ""
@@ -72,6 +77,16 @@ class Tool:
     def label(self) -> str:
         """A short description of the call."""
         return self.wish or self.title or self.name or self.kind
+
+    def wanted(self) -> tuple[Any, ...]:
+        """Return what the call wants to do, as far as the agent has told it; to compare it later."""
+        return self.kind, self.name, self.raw, self.arguments, tuple(self.places), dict(self.diffs)
+
+    def note_places(self, paths: Iterable[str]) -> None:
+        """Remember paths, up to one more than rules check."""
+        for path in paths:
+            if len(self.places) <= MOST_PATHS:
+                self.places[path] = None
 
 
 class Transcript:
@@ -270,12 +285,17 @@ class Transcript:
             return tool
         tool.name = _tool_name(update) or tool.name
         tool.title = get_text(update, "title").strip()[:TITLE_SHOWN] or tool.title
-        if (kind := update.get("kind")) in TOOL_KINDS:
-            tool.kind = str(kind)
+        kind = get_text(update, "kind").lower()
+        if kind in TOOL_KINDS or (kind not in ("", "other") and (kind := guess_kind(kind)) != "other"):
+            tool.kind = kind
         elif tool.kind == "other" and tool.name:
             tool.kind = guess_kind(tool.name)
         if update.get("rawInput"):
             tool.arguments = shorten(update["rawInput"])
+            tool.unread = len(orjson.dumps(update["rawInput"], default=str)) > LONGEST_RAW
+            tool.raw = None if tool.unread else update["rawInput"]
+            tool.note_places(find_paths(update["rawInput"]))
+        tool.note_places(read_paths(update.get("locations"), MOST_PATHS + 1))
         tool.locations = read_paths(update.get("locations")) or tool.locations or find_paths(tool.arguments)
         texts = [text for item in get_dicts(update, "content") if (text := self._read_content(tool, item))]
         if update.get("status") not in (None, "pending"):  # the content of an open call is only the planned change
@@ -284,7 +304,9 @@ class Transcript:
 
     def _read_content(self, tool: Tool, item: Json) -> str:
         """Return the text of a content item. If the item is a diff, store it in `tool` and return an empty text."""
-        path = item.get("path")
+        path, uri = item.get("path"), get(item, "content", "uri") or get(item, "content", "resource", "uri")
+        if isinstance(uri, str) and uri.lower().startswith("file:"):
+            tool.note_places((uri,))
         if item.get("type") != "diff" or not isinstance(path, str):
             return _content_text(item.get("content"))
         old = item.get("oldText")
@@ -308,7 +330,7 @@ class Transcript:
             for_llm_len=len(result) or None, is_error=failed or tool.denied is not None,
             diffs=tuple(tool.diffs.values()),
         )  # fmt: skip
-        tool.diffs, tool.result, tool.arguments = {}, "", None
+        tool.diffs, tool.result, tool.arguments, tool.raw = {}, "", None, None
 
     # -- texts ---------------------------------------------------------------------------------------------------
 
@@ -333,9 +355,11 @@ def read_tokens(usage: Json) -> dict[str, int]:
     return reported_counts if any(reported_counts.values()) else {}
 
 
-def read_paths(locations: Any) -> tuple[str, ...]:
-    """Return the paths in the `locations` of an update."""
-    return tuple(path for item in get_dicts(locations)[:MOST_ITEMS] if isinstance(path := item.get("path"), str))
+def read_paths(locations: Any, most: int = MOST_ITEMS) -> tuple[str, ...]:
+    """Return the paths in the `locations` of an update, up to a number."""
+    items = locations[:most] if isinstance(locations, list) else []
+    paths = (get(item, "path") or get(item, "uri") or item for item in items)
+    return tuple(path for path in paths if isinstance(path, str))
 
 
 def shorten(value: Any, depth: int = 4) -> Any:

@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
+from midwatch.agents.base import GO_ON, ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.earlier import tell_earlier
 from midwatch.agents.terminal import meaning
 from midwatch.agents.terminal.dialog import Dialog
 from midwatch.agents.terminal.extract import extract_reply, find_added, has_other_sign, read_lines, read_output
 from midwatch.agents.terminal.live import Live
 from midwatch.agents.terminal.profile import Profile
-from midwatch.agents.terminal.sending import clean, empty_box, send
+from midwatch.agents.terminal.sending import clean, empty_box, send, takes_lines
 from midwatch.agents.terminal.status import Reading
 from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, Conflict, UsageLimit
@@ -229,6 +229,8 @@ class TerminalConversation:
         self._shown_at_end = None
         earlier = await self._tell_earlier(turn)
         prompt = clean(earlier + build_prompt(turn, known=self._thread is not None or bool(earlier)))
+        if not takes_lines(live):
+            prompt = prompt.replace(GO_ON, f"{GO_ON.strip()} ")
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 

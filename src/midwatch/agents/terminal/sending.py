@@ -82,11 +82,16 @@ async def _enter(live: Live, tail: str) -> None:
         raise AgentError("the program did not react to the prompt; check its terminal and retry")
 
 
+def takes_lines(live: Live) -> bool:
+    """Return whether the program accepts a prompt of several lines."""
+    return live.screen.takes_paste and not live.child.line_mode
+
+
 def _encode_keys(live: Live, text: str) -> str:
     if not text:
         raise AgentError("the prompt has no characters that can be typed; write some text")
     line_mode = live.child.line_mode
-    if live.screen.takes_paste and not line_mode:
+    if takes_lines(live):
         return f"{PASTE_START}{text}{PASTE_END}"
     if "\n" in text:
         raise AgentError("this program accepts only one line; write the prompt in one line")

@@ -74,6 +74,7 @@ async function showPage() {
   if (!main.firstChild) main.replaceChildren(createSkeleton(6));
   try {
     const module = await page.load();
+    await stream.ready;
     if (current !== visit) return undefined;
     const stops = [];
     main.replaceChildren();

@@ -16,6 +16,9 @@ const LIMITS = {
   steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " worked", "Maximum work time"],
 };
 
+/** What is shown instead of a cost that is not known: no agent reported it, and no price is known. */
+export const UNKNOWN = "cost unknown";
+
 // the account of a task has the limits of its whole tree; while the page is open, only events tell what is spent since
 const listLimits = (account) => Object.keys(LIMITS).filter((name) => account?.limits?.[name] > 0);
 
@@ -28,7 +31,8 @@ export function sumSpent(task, account, events = []) {
     if (!["llm_response", "tool_exec_end"].includes(kind) || Date.parse(time) <= readAt) continue;
     spent.steps += 1;
     spent.tokens += (payload.usage?.input_tokens ?? 0) + (payload.usage?.output_tokens ?? 0);
-    spent.usd += payload.usage?.cost_usd ?? 0;
+    if (payload.usage?.cost_usd != null) spent.usd += payload.usage.cost_usd;
+    else if (!spent.usd && payload.usage) spent.usd = null;
   }
   spent.seconds += Math.max(0, (now() - Math.max(readAt, Date.parse(task.started_at))) / 1000);
   return spent;
@@ -45,18 +49,21 @@ export function drawLimits(node, account, { spent = account, open = account.open
   renderKeyed(node, names, (name) => name, (name) => createMeter(name), (bar, name) => {
     const [format] = LIMITS[name];
     const limit = account.limits[name] ?? 0;
-    const text = limit ? `${format(spent[name])} of ${format(limit)}` : format(spent[name]);
+    const amount = spent[name] == null ? UNKNOWN : format(spent[name]);
+    const text = limit ? `${amount} of ${format(limit)}` : amount;
     updateMeter(bar, spent[name], limit, `${text}${LIMITS[name][1]}`, open);
   });
 }
 
 /** The names of all limits. */
 export const LIMIT_NAMES = Object.keys(LIMITS);
-/** Format an amount with its unit: 950 tokens, $0.25, 3 steps, 1 m 05 s worked. */
-export const formatAmount = (name, amount) => `${LIMITS[name][0](amount)}${LIMITS[name][1]}`;
-/** Format what an account has spent, as far as it is known; empty if it has spent nothing. */
+/** Format an amount with its unit: 950 tokens, $0.25, 3 steps, 1 m 05 s worked. Only a cost may be null: unknown. */
+export const formatAmount = (name, amount) =>
+  (amount === null ? UNKNOWN : `${LIMITS[name][0](amount)}${LIMITS[name][1]}`);
+/** Format what an account has spent; empty if it has spent nothing. */
 export const formatSpent = (account) =>
-  LIMIT_NAMES.filter((name) => account?.[name] > 0).map((name) => formatAmount(name, account[name])).join(" · ");
+  LIMIT_NAMES.filter((name) => account?.[name] > 0 || account?.[name] === null)
+    .map((name) => formatAmount(name, account[name])).join(" · ");
 
 /** Return the name of an account: the text of its work, or its day. */
 export function formatAccount({ id, scope, title }) {
@@ -87,10 +94,11 @@ const SPENDING = new Set(["llm_response", "tool_exec_start", "tool_exec_end", "t
 /** Return whether an event may change what an account has spent, its limits, its question or its tasks. */
 export const isSpendingEvent = ({ kind }) => SPENDING.has(kind) || kind.startsWith("goal_");
 
-/** Return what a task itself has used, by its reported usage. */
+/** Return what a task itself has used, by its reported usage. A cost that nobody reported is null. */
 export function readOwnSpent(usage) {
-  const { cost_usd: cost, usd = 0, tokens = 0, steps = 0, seconds = 0 } = usage ?? {};
-  return { tokens: sumTokens(usage) || tokens, usd: cost || usd, steps, seconds };
+  const { cost_usd: cost, usd, tokens: counted = 0, steps = 0, seconds = 0 } = usage ?? {};
+  const tokens = sumTokens(usage) || counted;
+  return { tokens, usd: cost ?? usd ?? (tokens ? null : 0), steps, seconds };
 }
 
 /** Return the tasks of an account as a tree: each task below the one that it grew out of, with its depth. */

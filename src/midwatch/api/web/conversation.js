@@ -66,9 +66,13 @@ export function mergeSteps(messages, steps) {
   return entries;
 }
 
-const NAMES = { result: "result", notice: "midwatch" };
 // several people may write in one session
 const getSpeaker = (message) => (message.author && message.author !== desk.me?.actor ? message.author : "you");
+function getName(message, agent) {
+  if (message.role === "user") return getSpeaker(message);
+  if (message.role === "result") return message.author ? `result of ${message.author}` : "result";
+  return message.role === "notice" ? "midwatch" : agent;
+}
 const FAILED = /^\[(failed|cancelled)(: \w+)?\]/; // how a stored message marks a missing answer
 
 const DELIVERY_WAITS = {
@@ -80,7 +84,7 @@ function createMessage(message, agent) {
   const text = h("div.plain-text", message.text);
   const node = h("li.message",
     { class: `${message.role}${message.role === "agent" && FAILED.test(message.text) ? " no-answer" : ""}` },
-    h("p.message-head", h("b", message.role === "user" ? getSpeaker(message) : NAMES[message.role] ?? agent),
+    h("p.message-head", h("b", getName(message, agent)),
       h("span.faint.num", { title: formatDateTime(message.time) }, formatTime(message.time)), when,
       message.task_id ? createTaskLink(message.task_id, "task") : null),
     text);

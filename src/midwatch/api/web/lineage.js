@@ -25,13 +25,19 @@ export function createRelative(relative) {
       h("span.truncate", h("b", relative.agent), " ", getFirstLine(relative.prompt)), createStatus(relative)));
 }
 
+/** Return the name of a notice for people: without the ids after its first part. */
+function formatNoticeName(notice) {
+  const [name] = notice.split(":");
+  return { asked: "question", budget: "budget warning" }[name] ?? name.replaceAll("_", " ");
+}
+
 export function createNotice(delivery) {
   const resend = createActionButton("Send again",
     () => post(`/deliveries/${delivery.id}/retry`).then(() => showToast("The notice will be sent again.")),
     { kind: "small action" });
   return h("li",
     h("div.row.notice", h("span.status"),
-      h("span.truncate", `${delivery.notice} → ${formatChannel(delivery.channel)}`),
+      h("span.truncate", `${formatNoticeName(delivery.notice)} → ${formatChannel(delivery.channel)}`),
       h("span.dim.truncate.why"), resend));
 }
 

@@ -11,6 +11,7 @@ import { now, syncClock } from "./time.js";
 const FIRST_PAUSE = 400;
 const LONGEST_PAUSE = 15000;
 const SILENCE = 40000; // the server sends something every 15 s
+const FIRST_STATE = 3000; // milliseconds that a page waits for the first state at most
 const NEWER_TABS = 3; // browsers allow six connections per host, over all tabs
 
 /** Read the frames of a reply, one after the other. */
@@ -75,9 +76,17 @@ class Stream {
   #lastHeard = 0;
   #resting = false;
   #current = false; // false while missed events are sent
+  #late = false; // whether pages may have read their data before the first state
+  #markReady = null;
   #tab = Math.random();
 
+  /** Resolves when the first state has arrived, or does not come soon. Only then do pages read their data: an event
+   * before the first state is not sent, so what they read earlier might be out of date. */
+  ready = null;
+
   start() {
+    this.ready = new Promise((resolve) => { this.#markReady = resolve; });
+    setTimeout(() => this.#stopWaiting(), FIRST_STATE);
     window.addEventListener("online", () => this.#wake?.());
     document.addEventListener("visibilitychange", () => this.#handleVisible());
     window.addEventListener("pagehide", () => this.#abort?.abort());
@@ -108,6 +117,12 @@ class Stream {
     this.#notify("status", status);
   }
 
+  /** Let pages read their data although the first state has not arrived. They read it again when it arrives. */
+  #stopWaiting() {
+    this.#late ||= this.lastSeq === null;
+    this.#markReady();
+  }
+
   async #run() {
     let pause = FIRST_PAUSE;
     for (;;) {
@@ -120,6 +135,7 @@ class Stream {
       }
       if (retryAfter === "signed out") return;
       if (Date.now() - began > 5000) pause = FIRST_PAUSE;
+      this.#stopWaiting();
       this.#setStatus(this.#resting ? "resting" : "offline");
       await this.#sleep(this.#resting ? null : Math.max(retryAfter, pause * (0.75 + Math.random() / 2)));
       pause = Math.min(pause * 2, LONGEST_PAUSE);
@@ -163,7 +179,9 @@ class Stream {
       this.lastSeq = data.as_of_seq;
       this.#current = true;
       this.#notify("state", data);
-      if (earlier !== null && earlier > data.as_of_seq) this.#notify("reset");
+      if (this.#late || (earlier !== null && earlier > data.as_of_seq)) this.#notify("reset");
+      this.#late = false;
+      this.#markReady();
       return;
     }
     if (name === "gap") {

@@ -8,6 +8,13 @@ UPDATE accounts SET steps = steps - 1 WHERE id = :id
 UPDATE accounts SET tokens = tokens + :tokens, usd = usd + :usd, steps = steps + :steps, seconds = seconds + :seconds
 WHERE id = :account_id
 
+-- sum: what the tasks of an account have spent, also if the account does not exist
+{account_spent}
+
+-- add_up: let a new account begin with what its tasks have spent
+UPDATE accounts SET tokens = spent.tokens, usd = spent.usd, steps = spent.steps, seconds = spent.seconds
+FROM ({account_spent}) AS spent WHERE accounts.id = :id
+
 -- of_ids: those of these accounts that exist
 SELECT {account} FROM accounts WHERE id IN {list:ids}
 

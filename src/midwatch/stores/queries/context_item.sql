@@ -28,3 +28,8 @@ SELECT count(*) FROM (
 -- put_back: let the next turn take what a cancelled task has taken; nothing wakes for it, because a person cancelled
 UPDATE context_items SET status = 'queued', wake = 0
 WHERE status = 'taken' AND taken_by = (SELECT coalesce(retry_of, id) FROM tasks WHERE id = :id)
+
+-- follow: let the results that wait for a task without a conversation follow its transfer
+UPDATE context_items SET session_key = (SELECT session_key FROM tasks WHERE id = :target)
+WHERE status = 'queued' AND session_key = (SELECT session_key FROM tasks WHERE id = :id)
+  AND EXISTS (SELECT 1 FROM tasks WHERE id = :target)

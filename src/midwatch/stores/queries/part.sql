@@ -50,6 +50,36 @@ status IN {list:statuses}
 CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
   CASE WHEN CAST(:session AS BOOLEAN) THEN session END, CASE WHEN CAST(:model AS BOOLEAN) THEN model END
 
+-- account_spent: what the tasks of an account have spent: as they say at their ends, or by their events if this is more
+WITH members AS MATERIALIZED (
+  SELECT id, usage FROM tasks WHERE id = :id UNION ALL SELECT id, usage FROM tasks WHERE account_id = :id
+), told AS (
+  SELECT id, 0 AS source, usage, {number:usage.steps} AS starts, 0 AS ends, {number:usage.seconds} AS seconds FROM members
+  UNION ALL SELECT task_id, 1, {object:payload.usage},
+    CASE WHEN kind IN ('llm_request', 'tool_exec_start') THEN 1
+      WHEN {object:payload.usage} IS NULL AND {text:payload.finish_reason} IN ('error', 'interrupted', 'cut_off') THEN -1 ELSE 0 END,
+    CASE WHEN kind IN ('llm_response', 'tool_exec_end') THEN 1 ELSE 0 END, 0
+  FROM events WHERE task_id IN (SELECT id FROM members)
+    AND kind IN ('llm_request', 'llm_response', 'tool_exec_start', 'tool_exec_end')
+), figures AS (
+  SELECT id, source, starts, ends, seconds, {number:usage.input_tokens} AS tokens_in,
+    {number:usage.output_tokens} AS tokens_out, {number:usage.cost_usd} AS usd
+  FROM told
+), sums AS (
+  SELECT id, coalesce(sum(CASE WHEN tokens_in > 0 AND tokens_in <= 1e15 THEN tokens_in END), 0)
+      + coalesce(sum(CASE WHEN tokens_out > 0 AND tokens_out <= 1e15 THEN tokens_out END), 0) AS tokens,
+    coalesce(sum(CASE WHEN usd > 0 AND usd <= 1e15 THEN usd END), 0) AS usd,
+    coalesce(sum(starts), 0) AS starts, sum(ends) AS ends, coalesce(sum(seconds), 0) AS seconds
+  FROM figures GROUP BY id, source
+), largest AS (
+  SELECT max(tokens) AS tokens, max(usd) AS usd, max(CASE WHEN ends > starts THEN ends ELSE starts END) AS steps,
+    max(seconds) AS seconds
+  FROM sums GROUP BY id
+)
+SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT) AS tokens, coalesce(sum(usd), 0.0) AS usd,
+  CAST(coalesce(sum(steps), 0) AS BIGINT) AS steps, coalesce(sum(seconds), 0.0) AS seconds
+FROM largest
+
 -- usage_totals: the sums of a group
 sum(tasks) AS tasks, sum(done) AS done, sum(failed) AS failed, sum(cancelled) AS cancelled, sum(micros) AS micros,
   sum(untold) AS untold, sum(unpriced) AS unpriced, sum(input_tokens) AS input_tokens,

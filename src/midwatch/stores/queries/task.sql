@@ -95,8 +95,13 @@ DELETE FROM steps WHERE task_id = :id AND EXISTS (
 -- prune_steers: the messages to turns of an ended task
 DELETE FROM steers WHERE task_id = :id
 
--- prune_results: what agents got of an ended task
-DELETE FROM context_items WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3)
+-- prune_results: the result of an ended task, unless it waits for the next message of a conversation
+DELETE FROM context_items
+WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3) AND (status = 'taken' OR substr(session_key, 1, 3) = 'bg:')
+
+-- prune_taken: what an ended task took from tasks that were pruned before
+DELETE FROM context_items
+WHERE status = 'taken' AND taken_by = :id AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = context_items.from_task)
 
 -- prune_deliveries: the deliveries of an ended task
 DELETE FROM deliveries WHERE task_id = :id
@@ -114,6 +119,9 @@ SELECT id FROM (
 UNION SELECT id FROM (
   SELECT id FROM tasks WHERE completed_at IS NOT NULL ORDER BY completed_at LIMIT :too_many
 ) AS surplus
+
+-- awaiting: those of some tasks to which the result of an open task will return
+SELECT returns_to FROM tasks {by:tasks_returning} WHERE returns_to IN {list:ids} AND completed_at IS NULL
 
 -- prune: ended tasks; returns the status of each, and its accounts
 DELETE FROM tasks WHERE id IN {list:ids} RETURNING id, status, account_id, retry_of

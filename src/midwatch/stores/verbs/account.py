@@ -48,6 +48,11 @@ def open_days(tx: Tx, days: Sequence[Day], now: int) -> None:
         tx.run("account.add_day", encode("account", get_values(account)))
 
 
+def sum_(tx: Tx, account_id: str) -> Spending:
+    row = tx.row("account.sum", {"id": account_id})
+    return Spending(*row) if row is not None else Spending()
+
+
 def read(tx: Tx, ids: Iterable[str]) -> list[Account]:
     accounts = tx.find_all(Account, "account.of_ids", ids=dumps(list(ids)))
     return sorted(accounts, key=lambda account: account.id)

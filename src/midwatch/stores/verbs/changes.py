@@ -7,7 +7,7 @@ from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
-from midwatch.domain.account import open_account
+from midwatch.domain.account import Account, open_account
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.context_item import ContextItem
@@ -81,11 +81,13 @@ def insert(tx: Tx, record: Record) -> None:
         tx.hint(record.agent, record.due_at)
         if record.budget is not None:
             for account in open_account(record):
-                insert(tx, account)
+                tx.statement(build_insert("account"), encode("account", get_values(account)))
     elif isinstance(record, ContextItem):
         _insert_item(tx, record)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
+        if isinstance(record, Account):
+            tx.run("account.add_up", {"id": record.id})
 
 
 def _insert_item(tx: Tx, wanted: ContextItem) -> None:
@@ -98,7 +100,12 @@ def _insert_item(tx: Tx, wanted: ContextItem) -> None:
 
 
 def _settle_items(tx: Tx, ends: Update) -> None:
-    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait."""
+    """After the end of a task, put back the results that it took if it was cancelled, and begin a turn if some wait.
+
+    After a transfer they wait for the task that goes on.
+    """
+    if target := ends.fields.get("transferred_to"):
+        tx.run("context_item.follow", {"id": ends.id, "target": target})
     if ends.fields["status"] == "cancelled":
         tx.run("context_item.put_back", {"id": ends.id})
     if ends.guard.get("steers"):

@@ -63,9 +63,11 @@ def wake_after(tx: Tx, task_id: str, now: int) -> Changes:
 
 def _wake(tx: Tx, starter: Task, item: ContextItem, key: str, now: int) -> Changes:
     session = tx.find(Session, "session.get", key=starter.session_key)
-    if session is not None and session.status == "closed":
-        return Changes()
+    if starter.status == "cancelled" or (session is not None and session.status == "closed"):
+        return Changes()  # a person has stopped this work
     wakes = tx.value(int, "context_item.wakes", root=starter.root_id or starter.id, most=MOST_WAKES) or 0
     if wakes >= MOST_WAKES:
-        return refuse_wake(starter, item, now)
+        oldest = tx.find(ContextItem, "context_item.waking", key=item.session_key)
+        told = oldest is not None and oldest.id != item.id
+        return Changes() if told else refuse_wake(starter, item, now)
     return wake_starter(starter, session.agent if session else starter.agent, item, key, now)

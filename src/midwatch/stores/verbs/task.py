@@ -257,12 +257,14 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
     counts = count(tx)
     too_many = max(0, counts.total - counts.active - keep)
     limits = {"before": before, "step": PRUNE_STEP, "too_many": min(too_many, PRUNE_STEP)}
-    ids = [row[0] for row in tx.rows("task.prunable", limits)]
+    ended = [row[0] for row in tx.rows("task.prunable", limits)]
+    awaiting = {row[0] for row in tx.rows("task.awaiting", {"ids": dumps(ended)})}
+    ids = [task_id for task_id in ended if task_id not in awaiting]
     deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
-        for statement in ("prune_steps", "prune_steers", "prune_results", "prune_deliveries", "prune_approvals"):
-            tx.run_many(f"task.{statement}", [{"id": task_id} for task_id in page])
+        for part in ("steps", "steers", "results", "taken", "deliveries", "approvals"):
+            tx.run_many(f"task.prune_{part}", [{"id": task_id} for task_id in page])
         rows = list(tx.rows("task.prune", {"ids": dumps(page)}))
         tx.moves += [Move(task_id, status, None) for task_id, status, _, _ in rows]
         account.prune(tx, {name for task_id, _, *others in rows for name in (task_id, *others) if name})

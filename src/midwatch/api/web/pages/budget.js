@@ -94,7 +94,8 @@ function drawAll(view, data, page) {
   updateAccountStatus(view.status, account);
   setAttribute(view.ago, "at", account.created_at);
   drawQuestion(view, account.question);
-  drawLimits(view.limits, account, { names: LIMIT_NAMES.filter((name) => account.limits[name] || account[name]) });
+  const names = LIMIT_NAMES.filter((name) => account.limits[name] || account[name] !== 0);
+  drawLimits(view.limits, account, { names });
   view.noLimits.hidden = Boolean(view.limits.firstChild);
   renderFacts(view.facts, [
     ["Counts", SCOPES[account.scope]], ["Agent", account.agent],

@@ -4,6 +4,7 @@ import { buildQuery, get, trackRequests } from "../api.js";
 import { go, showLoadFailure } from "../app.js";
 import { attention, needsAttention } from "../attention.js";
 import { h, limitToFrame, renderRows, setText } from "../dom.js";
+import { UNKNOWN } from "../budget.js";
 import { formatDollars, formatTokens } from "../figures.js";
 import { icon } from "../icons.js";
 import {
@@ -115,8 +116,9 @@ export function updateMeters({ steps, tokens, cost, time }, goal) {
   updateMeter(tokens, goal.tokens, goal.max_tokens,
     `${formatTokens(goal.tokens)}${of(goal.max_tokens, formatTokens(goal.max_tokens))} tokens`, open);
   cost.hidden = !goal.max_usd && !goal.usd;
+  const isCostUnknown = !goal.usd && goal.tokens > 0;
   updateMeter(cost, goal.usd, goal.max_usd,
-    `${formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
+    `${isCostUnknown ? UNKNOWN : formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
   updateMeter(time, goal.seconds, goal.max_seconds,
     `${formatPeriod(goal.seconds)}${of(goal.max_seconds, formatPeriod(goal.max_seconds))} worked`, open);
 }

@@ -25,7 +25,7 @@ export default async function renderRules(main, page) {
     drawList(written.body, "Rules of the settings", reply.written, createWrittenRow,
       "Write rules in midwatch.toml: in [approvals] for all agents, in [agents.NAME.approvals] for one.");
     drawList(answers.body, "Rules made by answers", reply.rules, (rule) => createRuleRow(rule, read),
-      "An answer such as “always allow …” makes a rule. Its answers are in the log, and you can revoke it here.");
+      "An answer such as “always allow …” makes a rule. It is listed here, and you can revoke it.");
   });
   page.onLeave(stream.on({
     event: ({ kind }) => { if (kind === "rule_added" || kind === "rule_revoked") read(); },

@@ -166,8 +166,9 @@ function recordEvent(data, event) {
   recordSteers(data.steers, event);
   if (kind === "message_update" && payload.number) {
     data.messages.set(payload.number, {
-      number: payload.number, id: payload.message_id, role: payload.role, author: event.actor, text: payload.message,
-      cut: payload.cut, time: event.time, task_id: id,
+      number: payload.number, id: payload.message_id, role: payload.role,
+      author: payload.role === "user" ? event.actor : event.agent_id, text: payload.message, cut: payload.cut,
+      time: event.time, task_id: id,
     });
     data.partials.delete(payload.message_id);
   } else if (kind === "task_submitted") data.queue.set(id, createTask(event));

@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { drawBudget, formatSpent, isSpent, openBudgetForm, sumSpent } from "../budget.js";
+import { drawBudget, formatSpent, isSpent, openBudgetForm, sumSpent, UNKNOWN } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -169,7 +169,8 @@ function buildPage(main, data, page) {
     id: h("code.faint", page.params.id), time: createElapsed(null), last: createAgo(null), wait: h("span.dim"),
     due: createAgo(null),
     buttons: h("span.task-buttons.action"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
-    facts: h("dl.facts"), budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
+    facts: h("dl.facts"), shared: h("p.faint", { hidden: true }, "Budget of the whole work"),
+    budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
     lineage: h("ol.rows"), handoffs: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"),
     events: h("tbody"),
@@ -189,11 +190,9 @@ function buildPage(main, data, page) {
   const prompt = createPanel("Prompt", {
     content: [view.prompt, more], actions: [createCopyButton(() => data.task?.prompt ?? "", "Copy the prompt")],
   });
-  const expand = h("button.quiet.small", {
-    type: "button", "aria-pressed": "false",
-    onclick: () => expand.setAttribute("aria-pressed", String(view.workBody.classList.toggle("expanded"))),
-  }, "Expand");
-  const work = createPanel("Work", { name: "task-work", count: true, actions: [expand] });
+  const work = createPanel("Work", {
+    name: "task-work", count: true, actions: [createExpand("Work", () => view.workBody)],
+  });
   Object.assign(view, {
     workPanel: work.node, workBody: work.body, workCount: work.counter, work: h("ol.steps-list"),
     noWork: h("p.faint", "Thoughts, plans and tools are shown here."),
@@ -212,9 +211,11 @@ function buildPage(main, data, page) {
     actions: [createCopyButton(() => data.task?.result ?? data.partial ?? "", "Copy the output")],
   });
   view.outputTitle = output.node.querySelector("h2");
-  const timeline = createPanel("Timeline", { name: "timeline", actions: [tabs] });
+  const timeline = createPanel("Timeline", {
+    name: "timeline", actions: [createExpand("Timeline", () => timeline.body), tabs],
+  });
   timeline.body.append(view.waterfall, table);
-  const about = createPanel("About", { content: [view.budget, view.facts] });
+  const about = createPanel("About", { content: [view.shared, view.budget, view.facts] });
   view.noLineage = createEmpty("No related tasks", "Retries, parents, children and handoffs are listed here.");
   const lineage = createPanel("Related tasks");
   lineage.body.append(view.lineage, view.handoffs, view.noLineage);
@@ -230,6 +231,15 @@ function buildPage(main, data, page) {
   view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
   return view;
+}
+
+/** Create a button that shows the whole content of a panel, or only its usual height. */
+function createExpand(title, getBody) {
+  const button = h("button.quiet.small", {
+    type: "button", "aria-pressed": "false", "aria-label": `Expand ${title}`,
+    onclick: () => button.setAttribute("aria-pressed", String(getBody().classList.toggle("expanded"))),
+  }, "Expand");
+  return button;
 }
 
 function drawAll(view, data, page) {
@@ -258,6 +268,7 @@ function drawAll(view, data, page) {
   drawEvents(view, data);
   const spent = sumSpent(task, data.account, sortEvents(data));
   drawBudget(view.budget, task, data.account, spent);
+  view.shared.hidden = view.budget.hidden || data.account.tasks.length < 2;
   drawFacts(view.facts, task, { ...data.account, ...spent, seconds: data.account.seconds });
   renderKeyed(view.lineage, data.lineage.filter((relative) => relative.relation !== "self"), (relative) => relative.id,
     createRelative,
@@ -378,9 +389,22 @@ function drawFacts(list, task, account) {
     // shown from the start, so that nothing moves
     ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
     ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
-    ["Usage", formatUsage(task.usage) || (isOpen(task) ? "–" : "unknown: not reported by the agent")],
-    ["Whole tree", h("a", { href: `/budgets/${account.id}` }, formatSpent(account) || "nothing yet")],
+    ["Used", h("div.used", h("p", h("b", "This task"), h("br"), formatOwnUsage(task)),
+      h("p", h("b", account.id === task.id ? "With all work that grew out of it" : "The whole work that it belongs to"),
+        h("br"), h("a", { href: `/budgets/${account.id}` }, formatTreeUsage(account))))],
   ]);
+}
+
+function formatOwnUsage(task) {
+  const usage = formatUsage(task.usage);
+  if (!usage) return isOpen(task) ? "not known yet" : "unknown, not reported by the agent";
+  return task.usage.cost_usd == null ? `${usage} · ${UNKNOWN}` : usage;
+}
+
+function formatTreeUsage(account) {
+  const count = account.tasks.length;
+  const spent = formatSpent(account) || (account.open ? "nothing yet" : "unknown");
+  return `${spent} · ${count} ${count === 1 ? "task" : "tasks"}`;
 }
 
 function createEventRow(event) {

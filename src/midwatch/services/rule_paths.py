@@ -1,0 +1,129 @@
+"""Whether the use of a tool touches the files of a rule that denies or asks."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from midwatch.domain.rule import MOST_PATHS
+from midwatch.services.globs import Glob, expand_home, fold_path, may_meet
+from midwatch.services.rule_facts import Folder, QuestionFacts
+
+WHOLE = frozenset({
+    "7z", "7za", "aws", "az", "borg", "bsdtar", "buildah", "bwrap", "chmod", "chown", "cp", "cpio", "ditto", "docker",
+    "gcloud", "gsutil", "helm", "install", "kubectl", "ln", "mount", "mv", "nerdctl", "pax", "podman", "rar", "rclone",
+    "restic", "rm", "rsync", "s3cmd", "scp", "sftp", "shred", "tar", "twine", "zip",
+})  # fmt: skip
+"""Programs that change, copy or send a whole directory."""
+WHOLE_OF_GIT = frozenset({"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage"})
+UNPACK = frozenset({"7z", "7za", "cpio", "http.server", "patch", "pax", "unar", "unrar", "unzip"})
+"""Programs that write or show files that their words do not name."""
+PACKERS = frozenset({"npm", "pnpm", "yarn", "cargo", "poetry", "uv"})
+PACKS = frozenset({"pack", "package", "publish"})
+FIND_RUNS = frozenset({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
+GIT_ALL = {
+    "add": re.compile(r"--(?:all|update|pathspec-from.*|no-ignore.*)|-[a-zA-Z]*[Au].*|:.*|.*[*?\[].*"),
+    "commit": re.compile(r"--(?:all|pathspec-from.*)|-[^mFcCtu-]*a.*|:.*"),
+    "reset": re.compile(r"--(?:hard|merge|keep)"),
+    "checkout": re.compile(r"--force|-[a-zA-Z]*f.*|:.*|.*[*?\[].*"),
+    "restore": re.compile(r":.*|.*[*?\[].*"),
+    "rm": re.compile(r":.*|.*[*?\[].*"),
+    "switch": re.compile(r"--force|--discard.*|-[a-zA-Z]*f.*"),
+}
+"""For commands of git, arguments with which they use files that they do not name."""
+WHOLE_WORDS = re.compile(
+    r"(?:^|[^a-z])(?:delete|remove|rm|move|mv|copy|cp|rename|archive|zip|tar|upload|sync|clean|wipe|backup|commit|add)"
+    r"(?:$|[^a-z])"
+)
+"""Words in the name of a tool that may use a whole directory."""
+PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
+"""Paths that lead to another file for each process."""
+FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
+"""An address of a file with a host or with encoded characters."""
+VARIABLE = re.compile(r"(?:.*/)?(?:\$\{?[A-Za-z_]\w*\}?|%[A-Za-z_]\w*%)(?:[/\\].*)?", re.DOTALL)
+"""A path with a variable."""
+
+
+def names_path(path: str, facts: QuestionFacts) -> bool:
+    """Return whether the question names a path that a rule's glob matches. A directory includes everything in it."""
+    glob = Glob.parse(fold_path(expand_home(path)))
+    return any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.possible_paths)
+
+
+def may_use_path(path: str, facts: QuestionFacts) -> bool:
+    """Return whether the tool may use a path that a rule's glob matches, although the question does not name it."""
+    folded = fold_path(expand_home(path))
+    glob, question = Glob.parse(folded), facts.question
+    if facts.hidden or facts.hidden_in_texts or len(question.paths) > MOST_PATHS or not facts.pairs.complete:
+        return True
+    if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.mentioned_paths):
+        return True
+    if any(map(_leads_elsewhere, facts.places.texts)) or any(_meets(folded, text, facts) for text in facts.glob_texts):
+        return True
+    if any(_sweeps(folded, *command) for command in facts.commands):
+        return True
+    return _uses_whole(folded, facts) and any(_is_above(folder, glob, folded) for folder in facts.folders)
+
+
+def _leads_elsewhere(place: str) -> bool:
+    """Return whether a path or an address may name another file than its words say."""
+    if PROCESS_PATH.fullmatch(os.path.normpath(place)) or FILE_ADDRESS.fullmatch(place):
+        return True
+    return VARIABLE.fullmatch(place) is not None
+
+
+def _meets(path: str, text: str, facts: QuestionFacts) -> bool:
+    """Return whether a text of the question, read as a glob, may match a file that the rule matches, too."""
+    if re.search(r"[*?\[{].*\.\.", text):
+        return True
+    other = fold_path(os.path.normpath(expand_home(text)))
+    for root in dict.fromkeys((facts.root, facts.real_root)):
+        base = fold_path(root or "/")
+        whole = str(Path(base) / other)
+        if may_meet(whole, str(Path(base) / path)) or may_meet(os.path.relpath(whole, base), path):
+            return True
+    return may_meet(other, path)
+
+
+def _sweeps(path: str, program: str, verb: str, words: Sequence[str]) -> bool:
+    """Return whether a command deletes, stores, changes or resets files that it does not name."""
+    names = {program, verb, *(() if program else (word.rpartition("/")[2] for word in words))}
+    if "find" in names:
+        return not FIND_RUNS.isdisjoint(words)
+    if "tar" in names and any(re.fullmatch(r"-?[a-zA-Z]*x[a-zA-Z]*|--(?:extract|get)", word) for word in words):
+        return True
+    if not UNPACK.isdisjoint(names) or not (PACKERS.isdisjoint(names) or PACKS.isdisjoint(words)):
+        return True
+    if "git" not in names or path.startswith(".git/"):  # git does not store or reset its own directory
+        return False
+    if not names.isdisjoint({"clean", "apply", "am"}):
+        return True
+    if "stash" in names:
+        return names.isdisjoint({"list", "show", "drop"}) and {"list", "show", "drop"}.isdisjoint(words)
+    return any(verb in names and any(map(GIT_ALL[verb].fullmatch, words)) for verb in GIT_ALL)
+
+
+def _uses_whole(path: str, facts: QuestionFacts) -> bool:
+    """Return whether the tool may use everything in a directory. To delete it is to delete what is in it."""
+    question = facts.question
+    if question.kind in ("delete", "move") or any(map(WHOLE_WORDS.search, facts.tool_names if question.texts else ())):
+        return True
+    return any(_runs_whole(path, *command) for command in facts.commands)
+
+
+def _runs_whole(path: str, program: str, verb: str, words: Iterable[str]) -> bool:
+    if program == "git":
+        return verb in WHOLE_OF_GIT and not path.startswith(".git/")
+    if program:
+        return program in WHOLE
+    return any(word.rpartition("/")[2] in WHOLE | WHOLE_OF_GIT for word in words)
+
+
+def _is_above(folder: Folder, glob: Glob, path: str) -> bool:
+    """Return whether a directory, or what may become one, has files that the rule matches."""
+    if folder.exists:
+        return any(map(glob.may_match_below, folder.forms))
+    fixed = re.split(r"[*?]", path)[0]
+    return any(fixed.startswith(f"{form.rstrip('/')}/") or form == "." for form in folder.forms)
