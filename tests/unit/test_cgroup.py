@@ -364,7 +364,7 @@ def test_usage_is_read_and_a_lack_of_memory_is_explained(tmp_path: Path) -> None
         ('kind = "demo"\nmemory = "1G"', "agents.x.memory: kind demo starts no programs; remove the setting."),
         ('kind = "demo"\npids = 9', "agents.x.pids: kind demo starts no programs; remove the setting."),
         ('argv = ["true"]\nmemory = "many"', "write a number of bytes, or a text such as 512M or 4G"),
-        ('argv = ["true"]\nmemory = "1K"', "greater than or equal to 1048576"),
+        ('argv = ["true"]\nmemory = "1K"', "at least 1048576"),
     ],
 )
 async def test_wrong_limits_are_refused(section: str, message: str, home: Path) -> None:

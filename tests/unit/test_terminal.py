@@ -516,7 +516,7 @@ async def test_nothing_is_typed_into_an_unknown_screen() -> None:
         ({"profile": "nobody"}, "there is no profile 'nobody'"),
         ({}, "set it to the program"),
         ({"argv": ["x"], "prompt": "("}, "not a regular expression"),
-        ({"argv": ["x"], "columns": 5}, "greater than or equal to 20"),
+        ({"argv": ["x"], "columns": 5}, "at least 20"),
         ({"argv": ["x"], "promt": "x"}, "there is no such option"),
     ],
 )

@@ -4,7 +4,7 @@
 import { post } from "./api.js";
 import { createNavigator } from "./app.js";
 import { createRequestKey, getFirstLine, h, renderKeyed, setText } from "./dom.js";
-import { formatDollars, formatTokens, sumTokens } from "./figures.js";
+import { formatDollars, formatTokens, formatUsage, sumTokens } from "./figures.js";
 import { isOpen } from "./model.js";
 import { createField, openForm, showToast } from "./parts.js";
 import { createMeter, RUN_KINDS, updateMeter } from "./automation-parts.js";
@@ -136,4 +136,24 @@ export function openBudgetForm(task, account) {
     showToast("Task continued.");
     navigate(`/tasks/${retried.id}`);
   });
+}
+
+/** Tell what a task itself has used, and what all work with its account has used. */
+export function createUsed(task, account) {
+  const whole = account.id === task.id ? "With all work that grew out of it" : "The whole work that it belongs to";
+  return h("div.used",
+    h("p", h("b", "This task"), h("br"), formatOwnUsage(task)),
+    h("p", h("b", whole), h("br"), h("a", { href: `/budgets/${account.id}` }, formatTreeUsage(account))));
+}
+
+function formatOwnUsage(task) {
+  const usage = formatUsage(task.usage);
+  if (!usage) return isOpen(task) ? "not known yet" : "unknown, not reported by the agent";
+  return task.usage.cost_usd == null ? `${usage} · ${UNKNOWN}` : usage;
+}
+
+function formatTreeUsage(account) {
+  const count = account.tasks.length;
+  const spent = formatSpent(account) || (account.open ? "nothing yet" : "unknown");
+  return `${spent} · ${count} ${count === 1 ? "task" : "tasks"}`;
 }

@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { drawBudget, formatSpent, isSpent, openBudgetForm, sumSpent, UNKNOWN } from "../budget.js";
+import { createUsed, drawBudget, isSpent, openBudgetForm, sumSpent } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -389,22 +389,8 @@ function drawFacts(list, task, account) {
     // shown from the start, so that nothing moves
     ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
     ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
-    ["Used", h("div.used", h("p", h("b", "This task"), h("br"), formatOwnUsage(task)),
-      h("p", h("b", account.id === task.id ? "With all work that grew out of it" : "The whole work that it belongs to"),
-        h("br"), h("a", { href: `/budgets/${account.id}` }, formatTreeUsage(account))))],
+    ["Used", createUsed(task, account)],
   ]);
-}
-
-function formatOwnUsage(task) {
-  const usage = formatUsage(task.usage);
-  if (!usage) return isOpen(task) ? "not known yet" : "unknown, not reported by the agent";
-  return task.usage.cost_usd == null ? `${usage} · ${UNKNOWN}` : usage;
-}
-
-function formatTreeUsage(account) {
-  const count = account.tasks.length;
-  const spent = formatSpent(account) || (account.open ? "nothing yet" : "unknown");
-  return `${spent} · ${count} ${count === 1 ? "task" : "tasks"}`;
 }
 
 function createEventRow(event) {
