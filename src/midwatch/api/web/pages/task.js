@@ -388,8 +388,7 @@ function drawFacts(list, task, account) {
     ["Due", task.due_at > task.created_at && !task.started_at ? formatDateTime(task.due_at) : null],
     // shown from the start, so that nothing moves
     ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
-    ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
-    ["Used", createUsed(task, account)],
+    ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`], ["Used", createUsed(task, account)],
   ]);
 }
 
