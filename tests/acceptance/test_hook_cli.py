@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from midwatch.cli.hook import BLOCKED
 from midwatch.client import Client
-from servers import Server
+from servers import Server, eventually, until
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,13 @@ deny = [{{ command = "git push" }}, {{ path = "**/.env" }}]
 ask = [{{ command = "make deploy" }}]
 allow = [{{ command = "git status" }}]
 
+[agents.holder]
+kind = "command"
+argv = ["{python}", "{holder}", "{{prompt}}"]
+
+[agents.holder.approvals]
+ask = [{{ command = "make deploy" }}]
+
 [agents.claude]
 kind = "command"
 argv = ["true"]
@@ -45,6 +53,13 @@ hook = [sys.executable, "-m", "midwatch", "hook", "claude"]
 done = subprocess.run(hook, input=json.dumps(call), capture_output=True, text=True)
 print(json.dumps({"status": done.returncode, "out": done.stdout, "err": done.stderr}))
 """
+HOLDER = """
+import json, os, sys, time
+with open(sys.argv[1] + ".new", "w") as file:
+    json.dump(dict(os.environ), file)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(3600)
+"""
 
 
 def describe(tool: str, call_id: str = "toolu_1", **arguments: Any) -> str:
@@ -59,9 +74,11 @@ def describe(tool: str, call_id: str = "toolu_1", **arguments: Any) -> str:
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     program = tmp_path / "coder.py"
     program.write_text(PROGRAM)
+    holder = tmp_path / "holder.py"
+    holder.write_text(HOLDER)
     home = tmp_path / "home"
     home.mkdir()
-    (home / "midwatch.toml").write_text(CONFIG.format(python=sys.executable, program=program))
+    (home / "midwatch.toml").write_text(CONFIG.format(python=sys.executable, program=program, holder=holder))
     server = Server(home)
     await server.start()
     yield server
@@ -83,13 +100,17 @@ async def wait_for_end(client: Client, task_id: str) -> Any:
 
 async def run_hook(call: str, home: Path) -> tuple[int | None, str, str]:
     """Run the hook as a person's own Claude Code does, outside of a task."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "midwatch", "hook", "claude", stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
-    )  # fmt: skip
+    child = await start_hook({"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)})
     out, err = await child.communicate(call.encode())
     return child.returncode, out.decode(), err.decode()
+
+
+async def start_hook(env: dict[str, str], *options: str) -> asyncio.subprocess.Process:
+    """Start the hook, which reads its standard input."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "midwatch", "hook", "claude", *options, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=env,
+    )  # fmt: skip
 
 
 def read_decision(out: str) -> tuple[str, str]:
@@ -161,10 +182,65 @@ async def test_without_midwatch_the_tool_is_not_run(tmp_path: Path) -> None:
     assert "the tool is not run" in err
 
 
+async def lose_server(server: Server) -> None:
+    await server.kill()
+
+
+async def stop_server(server: Server) -> None:
+    await server.stop()
+
+
+async def restart_server(server: Server) -> None:
+    await server.kill()
+    await server.start()
+
+
+async def suspend_server(server: Server) -> None:
+    server.signal(signal.SIGSTOP)
+
+
+async def do_nothing(server: Server) -> None:
+    """Let nobody answer."""
+
+
+@pytest.mark.parametrize(
+    "end", [lose_server, stop_server, restart_server, suspend_server, do_nothing], ids=lambda end: end.__name__
+)
+async def test_a_hook_that_waits_in_vain_denies_in_time(
+    server: Server, tmp_path: Path, end: Callable[[Server], Awaitable[None]]
+) -> None:
+    found = tmp_path / "environment.json"
+    async with connect(server) as client:
+        await client.submit(str(found), {"agent": "holder"})
+        assert await eventually(found.exists)
+        hook = await start_hook(json.loads(found.read_text()), "--timeout", "6s")
+        assert hook.stdin is not None
+        hook.stdin.write(describe("Bash", command="make deploy").encode())
+        hook.stdin.close()
+        await until(client.approvals)
+    try:
+        await end(server)
+        async with asyncio.timeout(30):
+            out, err = await hook.communicate()
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.signal(signal.SIGCONT)
+    assert (hook.returncode, out) == (BLOCKED, b""), (out, err)
+    assert b"so the tool is not run" in err and err.count(b"\n") == 1
+
+
+async def test_a_hook_without_a_call_denies_in_time(tmp_path: Path) -> None:
+    hook = await start_hook({"MIDWATCH_HOME": str(tmp_path)}, "--timeout", "1s")
+    async with asyncio.timeout(30):
+        assert await hook.wait() == BLOCKED
+    assert hook.stderr is not None and b"no decision within 1 s" in await hook.stderr.read()
+
+
 async def test_the_printed_settings_call_this_program_and_fail_closed() -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "midwatch", "hook", "claude", "--settings", stdout=asyncio.subprocess.PIPE
     )
     out, _ = await child.communicate()
-    command = json.loads(out)["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
-    assert command == f"{sys.executable} -m midwatch hook claude || exit 2"
+    (hook,) = json.loads(out)["hooks"]["PreToolUse"][0]["hooks"]
+    assert hook["command"] == f"{sys.executable} -m midwatch hook claude --timeout 24h || exit 2"
+    assert hook["timeout"] > 24 * 3600, "Claude Code runs the tool if it stops waiting before the hook denies"

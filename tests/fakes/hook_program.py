@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,17 @@ def misbehave(number: int) -> None:
         case "closed":
             os.close(1)
             time.sleep(3600)
+        case "twice":
+            reply(number, {"action": "deny", "reason": "no"})
+            reply(number, {"action": "go_on"})
+        case "bytes":
+            os.write(1, b'{"jsonrpc": "2.0", "id": \0\xff\xfe}\n')
+        case "heir":  # a child keeps the output open
+            if os.fork() == 0:
+                time.sleep(3600)
+            os._exit(3)
+        case "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main() -> None:
@@ -63,10 +75,15 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         number, method = message.get("id"), message["method"]
-        if method == "event":
+        if method == "event" and WAY == "deaf" and BAD.exists():
+            time.sleep(3600)
+        elif method == "event":
             with BAD.with_suffix(".events").open("a") as events:
                 events.write(message["params"]["kind"] + "\n")
         elif method == "hello":
+            if BAD.exists() and WAY == "late":
+                time.sleep(9)
+            write("I am here.\n" * (BAD.exists() and WAY == "early"))
             reply(number, {"version": 1})
         elif BAD.exists():
             misbehave(number)

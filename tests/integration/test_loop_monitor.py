@@ -8,16 +8,22 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
+from midwatch import Hook, HookMeta
+from midwatch.running.hook_chain import HookChain
+from midwatch.running.python_hook import PythonHook
+from midwatch.runtime import loop_monitor
 from midwatch.runtime.loop_monitor import EXIT_STATUS, LoopMonitor
-from servers import PATIENCE, environment
+from servers import PATIENCE, environment, eventually
 
 SERVER = """
 import asyncio, re, signal, sys, time
@@ -41,6 +47,20 @@ def started(info, runtime):
 
 serve(Settings.load(sys.argv[1], port=0, detect_agents=False, loop_limit=2), started)
 """
+
+
+async def test_the_hook_that_blocks_the_loop_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(Hook):
+        async def before_tool(self, subject: dict[str, Any], meta: HookMeta) -> None:
+            noticed.wait(PATIENCE)
+
+    monkeypatch.setattr(loop_monitor, "REPORT_SECONDS", 0.2)
+    noticed, chain = threading.Event(), HookChain([PythonHook(Slow())])
+    with LoopMonitor(0, noticed.set):
+        await chain.test("Slow", "before_tool", tool="push", arguments={}, text="")
+    assert await eventually(lambda: ", because hook Slow blocks it" in caplog.text)
 
 
 class Served:

@@ -50,9 +50,9 @@ async def call_model(turn: Turn, tokens: int = CALL) -> bool:
     return True
 
 
-async def spend(turn: Turn) -> TurnResult:
+async def spend(turn: Turn, calls: int | None = None) -> TurnResult:
     """Call a model as often as the prompt says, or until the budget is spent."""
-    for _ in range(int(turn.prompt.rpartition(" ")[2])):
+    for _ in range(calls or int(turn.prompt.rpartition(" ")[2])):
         if not await call_model(turn):
             return TurnResult(outcome="budget", error="spent")
     return TurnResult(text="did it")
@@ -181,6 +181,30 @@ async def test_a_goal_counts_the_work_that_its_steps_hand_over(open_desk: Any) -
         assert account.tokens == await sum_log(desk, goal.id) == 5 * CALL
         await desk.goals.edit(goal.id, {"max_tokens": 20 * CALL})
         assert (await read_account(desk, goal.id)).limits == {"tokens": 20 * CALL}
+
+
+async def test_a_verification_goes_a_quarter_beyond_the_limit_of_its_goal_at_most(open_desk: Any) -> None:
+    """Once a verifier that called its model without end spent without limit, again and again."""
+    limit = 8 * CALL
+
+    async def work(turn: Any) -> TurnResult:
+        await spend(turn, 7)
+        await desk.goals.complete(turn.task.cause_id, evidence="it is", in_step=turn.task_id)
+        return TurnResult(text="claimed")
+
+    agents = {"it": ScriptedAgent(work), "judge": ScriptedAgent(lambda turn: spend(turn, 40))}
+    async with open_desk('on_budget = "stop"', **agents) as desk:
+        goal = await desk.goals.create("reach it", agent="it", verifier="judge", max_tokens=limit)
+
+        async def paused() -> Any:
+            now = await desk.goals.get(goal.id)
+            return now if now.status == "paused" else None
+
+        stored = await until(paused)
+        assert stored.paused_why == f"its budget of {limit} tokens is spent"
+        assert limit + limit // 4 == (await read_account(desk, goal.id)).tokens == await sum_log(desk, goal.id)
+        (_, verification) = await desk.store.list_account_tasks(goal.id)
+        assert (verification.agent, verification.outcome) == ("judge", "budget")
 
 
 # -- other work of the tree --------------------------------------------------------------------------------------------

@@ -1006,6 +1006,8 @@ def test_a_question_has_a_risk(tmp_path: Path) -> None:
     assert make_question(Tool("1", kind="read"), {}, offered, root).risk == "low"
     assert choose_option(Answer("granted", "Go"), offered) == offered[0]
     assert choose_option(Answer("denied"), offered) is None
+    (misleading,) = read_options([{**go, "name": "No, stop"}])
+    assert misleading.name == "No, stop (this allows it)"
 
 
 def test_settings_may_be_modes_models_or_options() -> None:

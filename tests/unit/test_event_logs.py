@@ -156,10 +156,17 @@ async def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_pa
     [
         ("[event_logs.a]\npath = 'midwatch.db'", "event_logs.a.path: the name of the file must end with .jsonl"),
         ("[event_logs.a]\ninclude = ['taks_*']", "event_logs.a.include: no kind of event matches 'taks_*'"),
-        ("[event_logs.a]\nseverity = 'loud'", "event_logs.a.severity: Input should be 'debug', 'info', 'warning'"),
+        (
+            "[event_logs.a]\nseverity = 'loud'",
+            "event_logs.a.severity: it must be one of: debug, info, warning, error",
+        ),
         ("[event_logs.a]\nmax_bytes = '10 bananas'", "event_logs.a.max_bytes: write a number of bytes"),
-        ("[event_logs.a]\nkeep = -1", "event_logs.a.keep: Input should be greater than or equal to 0"),
-        ("[event_logs.a]\nkinds = ['error']", "event_logs.a.kinds: Extra inputs are not permitted"),
+        ("[event_logs.a]\nkeep = -1", "event_logs.a.keep: it must be at least 0. Correct"),
+        ("[event_logs.a]\nkinds = ['error']", "event_logs.a.kinds: there is no such setting"),
+        ("[event_logs.a]\npath = 'x/../../a.jsonl'", "event_logs.a.path: a relative path begins in the home"),
+        ("[event_logs.a]\ninclude = 'task_*'", "event_logs.a.include: it must be a list. Correct"),
+        ("event_logs = 3", "setting event_logs: it must be a table. Correct"),
+        ("[event_logs.'a b']\nkeep = 3", "event_logs.a b: a name has 1 to 63 letters"),
         ("[event_logs.a]\n[event_logs.b]\npath = 'x/../a.jsonl'", "event_logs: b and a write the same file"),
     ],
 )

@@ -432,14 +432,14 @@ async def test_a_refused_event_ends_the_program() -> None:
 
 def test_the_profile_is_the_agents_name_by_default() -> None:
     assert build("codex", "headless", {}).describe()["command"] == "codex exec --json --skip-git-repo-check -"
-    with pytest.raises(BadConfig, match=r"^agents.helper.profile: Input should be 'claude'"):
+    with pytest.raises(BadConfig, match=r"^agents.helper.profile: it must be one of: claude"):
         build("helper", "headless", {})
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"permissions": "everything"}, "agents.goose.permissions: Input should be"),
+        ({"permissions": "everything"}, "agents.goose.permissions: it must be one of"),
         (
             {"permissions": "edit"},
             "agents.goose.permissions: goose does not have 'edit'; use read or all, or remove the setting.",

@@ -16,6 +16,7 @@ from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.profiles import PROFILES
 from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
+from midwatch.agents.terminal.subject import read_subject
 from midwatch.domain.agent import Answer, Question
 from midwatch.domain.risk import hint
 from midwatch.domain.rule import Level, Pattern, Policy
@@ -285,3 +286,14 @@ def test_custom_profiles_without_kinds_of_dialogs_ask_with_a_high_risk() -> None
     dialog = read_dialog(PROFILES["custom"], "─" * 20 + "\nProceed with it?\n ❯ 1. Yes\n   2. No")
     question = dialog.question()
     assert (question.text, question.kind, question.risk) == ("Proceed with it?", "execute", "high")
+
+
+@pytest.mark.parametrize(("target", "verdict"), [("secret/k", "deny"), ("cat secret/k", "ask"), ("other/k", "allow")])
+def test_rules_read_every_argument_that_a_dialog_shows(tmp_path: Path, target: str, verdict: str) -> None:
+    call = json.dumps({"tool_name": "keep", "arguments": {"target": target, "depth": 2}}, indent=2)
+    body = "".join(f"    {line}\n" for line in call.splitlines()) + "\n◆ Goose would like to call the above tool\n"
+    subject = read_subject(PROFILES["goose"], body, "", 120)
+    assert subject.readable
+    question = Dialog("May it?", (), subject).question(str(tmp_path))
+    policy = Policy.from_data({"default": "allow", "deny": [{"path": "secret/**"}]})
+    assert decide(question, str(tmp_path), [Level("agent", policy)]).verdict == verdict

@@ -19,6 +19,10 @@ DANGEROUS = re.compile(
     r"\b(rm|rmdir|dd|mkfs\w*|shred|chown|chmod|sudo|su|doas|kill\w*|shutdown|reboot|eval)\b"
     r"|git\s+(push|reset|clean)|\|\s*(ba|z|da)?sh\b|>\s*/(?!dev/null)"
 )
+NO = re.compile(
+    r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
+)
+"""The beginning of a choice that means no."""
 VERBS = {
     "execute": "Run", "edit": "Change", "delete": "Delete", "move": "Move", "read": "Read", "fetch": "Fetch",
     "search": "Search", "switch_mode": "Switch to",

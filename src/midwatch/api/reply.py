@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
+from midwatch.wire.flaws import explain_flaw
 
 STATUS: dict[type[MidwatchError], int] = {
     InvalidInput: 422,
@@ -90,7 +91,7 @@ def explain_invalid(error: RequestValidationError) -> InvalidInput:
     first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = ".".join(names) or str(first["loc"][0])
-    message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
+    message = explain_flaw(first, "an object")
     if first["type"] == "extra_forbidden":
         message = "unknown field; see the API page of the documentation"
     if first["type"] == "json_invalid":

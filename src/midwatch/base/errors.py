@@ -202,6 +202,10 @@ class ForeignExit(MidwatchError, code="foreign_exit"):
     """A channel, hook, routine or agent raised SystemExit or a similar exception; only its own call ended."""
 
 
+class HookFailed(MidwatchError, code="hook_failed"):
+    """A tested hook gave no valid decision, so midwatch denies."""
+
+
 class HandoffLimit(LimitReached, code="handoff_limit"):
     """The work was handed over too often."""
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+from midwatch.base import durations
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
@@ -17,7 +22,11 @@ from midwatch.cli.parameters import Option
 BLOCKED = 2
 """The exit status with which Claude Code does not run the tool. With any other error it would run the tool."""
 WAIT_SECONDS = 15.0
+LONGEST_TIMEOUT = 7 * 86_400.0
+MARGIN_SECONDS = 60
+"""Claude Code waits this much longer than the hook. If it stopped waiting first, it would run the tool."""
 MOST_INPUT = 20_000_000
+NOT_RUN = "midwatch could not decide, so the tool is not run: {}"
 
 app = Group("Programs that other agents' hooks call, so that rules hold there, too.")
 
@@ -26,6 +35,9 @@ app = Group("Programs that other agents' hooks call, so that rules hold there, t
 async def claude(
     agent: Annotated[str, Option("--agent", help="Agent whose rules apply outside of a task.")] = "claude",
     settings: Annotated[bool, Option("--settings", help="Print what belongs into Claude Code's settings.")] = False,
+    timeout: Annotated[
+        str, Option("--timeout", help="Longest wait for a decision: 10m, 1h. Then the tool is not run.")
+    ] = "24h",
 ) -> Reply | int:
     """Decide about one tool of Claude Code by the rules. Claude Code calls this before each tool (PreToolUse).
 
@@ -33,17 +45,18 @@ async def claude(
     cannot decide, the tool is not run.
     """
     if settings:
-        built = build_settings(find_program())
+        built = build_settings(find_program(), timeout)
         return Reply(built, json.dumps(built, indent=2))
     try:
-        call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent}
-        async with connect() as desk:
-            decided = await check(desk, call)
+        with deny_after(parse_timeout(timeout)):
+            call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent}
+            async with connect() as desk:
+                decided = await check(desk, call)
     except MidwatchError as problem:
-        note(f"midwatch could not decide, so the tool is not run: {problem}")
+        note(NOT_RUN.format(problem))
         return BLOCKED
     except Exception as problem:
-        note(f"midwatch could not decide, so the tool is not run: {type(problem).__name__}: {problem}")
+        note(NOT_RUN.format(f"{type(problem).__name__}: {problem}"))
         return BLOCKED
     if decided is None:
         return 0
@@ -52,10 +65,40 @@ async def claude(
     return Reply({"hookSpecificOutput": shown}, json.dumps({"hookSpecificOutput": shown}))
 
 
-def build_settings(program: str) -> dict[str, Any]:
+def build_settings(program: str, timeout: str = "24h") -> dict[str, Any]:
     """Return the part of Claude Code's settings that calls the hook. If it cannot start, the tool is not run either."""
-    hook = {"type": "command", "command": f"{program} hook claude || exit 2", "timeout": 86400}
+    longest = int(parse_timeout(timeout)) + MARGIN_SECONDS
+    command = f"{program} hook claude --timeout {shlex.quote(timeout)} || exit 2"
+    hook = {"type": "command", "command": command, "timeout": longest}
     return {"hooks": {"PreToolUse": [{"matcher": "*", "hooks": [hook]}]}}
+
+
+def parse_timeout(timeout: str) -> float:
+    """Return the seconds of a timeout, or raise InvalidInput."""
+    seconds = durations.seconds(timeout)
+    if not 1 <= seconds <= LONGEST_TIMEOUT:
+        raise InvalidInput(f"--timeout is {timeout!r}; write a time from 1s to 7d.", field="timeout")
+    return seconds
+
+
+@contextmanager
+def deny_after(seconds: float) -> Iterator[None]:
+    """End this process inside a `with` block that lasts too long, so that the tool is not run.
+
+    A thread does this, because reading the standard input blocks the event loop.
+    """
+
+    def deny() -> None:
+        note(NOT_RUN.format(f"there was no decision within {seconds:g} s."))
+        os._exit(BLOCKED)
+
+    timer = threading.Timer(seconds, deny)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def find_program() -> str:

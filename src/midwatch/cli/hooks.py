@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import HookFailed, InvalidInput
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
-from midwatch.cli.output import join, shorten, table
+from midwatch.cli.options import AsJson
+from midwatch.cli.output import format_age, join, shorten, table
 from midwatch.cli.parameters import Argument, Option
 
+if TYPE_CHECKING:
+    from midwatch.wire.hooks import HookInfo
+
 ERROR_LENGTH = 80
-HEADERS = ("NAME", "KIND", "PRIORITY", "STATE", "CALLS", "FAILURES", "DROPPED", "SEAMS", "LAST ERROR")
+HEADERS = (
+    "NAME", "KIND", "PRIORITY", "STATE", "CALLS", "EVENTS", "FAILURES", "DROPPED", "RESTARTS", "SEAMS", "LAST ERROR",
+)  # fmt: skip
 DecidingSeam = Literal["before_model", "after_model", "before_tool", "approve_tool", "after_tool"]
 
 app = Group("List and test hooks that decide what agents may do.")
@@ -24,8 +30,8 @@ async def hooks(desk: Desk) -> Reply:
     found = await desk.client.hooks()
     rows = [
         (
-            hook["name"], hook["kind"], hook["priority"], hook["state"], hook["calls"], hook["failures"],
-            hook["dropped"], ", ".join(hook["seams"]), shorten(hook["last_error"] or "", ERROR_LENGTH),
+            hook["name"], hook["kind"], hook["priority"], hook["state"], hook["calls"], hook["events"],
+            hook["failures"], hook["dropped"], hook["restarts"], ", ".join(hook["seams"]), _show_error(hook),
         )
         for hook in found
     ]  # fmt: skip
@@ -40,14 +46,19 @@ async def test(
     tool: Annotated[str, Option("--tool", help="Name of the tool.")] = "run_command",
     arguments: Annotated[str, Option("--arguments", metavar="JSON", help="Arguments of the tool, as JSON.")] = "{}",
     text: Annotated[str, Option("--text", help="Message to the model, its answer, or the tool's result.")] = "",
+    *,
+    as_json: AsJson = False,
 ) -> Reply:
-    """Call a hook with an example and show its decision. Nothing else happens."""
+    """Call a hook with an example and show its decision. Nothing else happens. If the hook fails, the status is 1."""
     tested = await desk.client.test_hook(name, seam, tool=tool, arguments=parse_arguments(arguments), text=text)
     decision = tested["decision"]
     details = "".join(f"\n{key}: {_show(value)}" for key, value in decision.items() if key != "action")
-    word = "denies, because it failed" if tested["failed"] else f"decides {decision['action']}"
     took = f"It took {tested['duration'] * 1000:.1f} ms."
-    return Reply(dict(tested), join(f"{name} {word} at {seam}. {took}{details}"))
+    reply = Reply(dict(tested), join(f"{name} decides {decision['action']} at {seam}. {took}{details}"))
+    if tested["failed"]:
+        reply.print(as_json)
+        raise HookFailed(f"hook {name} failed at {seam}, so midwatch denies: {decision['reason']}")
+    return reply
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -59,6 +70,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput("--arguments is not a JSON object; write a field for each argument.", field="arguments")
     return value
+
+
+def _show_error(hook: HookInfo) -> str:
+    error = hook["last_error"]
+    return f"{format_age(hook['last_error_at'])} ago: {shorten(error, ERROR_LENGTH)}" if error else ""
 
 
 def _show(value: Any) -> str:

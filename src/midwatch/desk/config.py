@@ -40,6 +40,7 @@ from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy, Verdict
 from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
+from midwatch.wire.flaws import STRUCTURED, explain_flaw
 
 FILE = "midwatch.toml"
 PREFIX = "midwatch_"
@@ -87,10 +88,8 @@ def _check_goal_prompt(value: str) -> str:
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_check_database)]
 GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
-ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
+ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[|(bool|class|program|\[key\])$")
 """Matches a part of pydantic's error locations that is no name of a setting, but one of the setting's types."""
-STRUCTURED = {"list_type": "it must be a list", "dict_type": "it must be a table", "model_type": "it must be a table"}
-"""Pydantic's errors for a value that should be a list or a table, and what midwatch says instead."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -262,6 +261,8 @@ def _check_kinds(value: list[str]) -> list[str]:
 def _check_log_path(value: str | None) -> str | None:
     if value is not None and ("\0" in value or not re.search(r"[^/]\.jsonl$", value)):
         raise ValueError("the name of the file must end with .jsonl, such as logs/audit.jsonl")
+    if value is not None and os.path.normpath(value).startswith("../"):
+        raise ValueError("a relative path begins in the home and cannot leave it; write an absolute path instead")
     return value
 
 
@@ -463,10 +464,9 @@ class Settings(BaseModel):
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
-            message = STRUCTURED.get(first["type"]) or first["msg"].removeprefix("Value error, ").rstrip(".")
             form = " as JSON" if first["type"] in STRUCTURED else ""
             advice = f"Correct it in {file}, or{form} in a MIDWATCH_* variable."
-            raise BadConfig(f"setting {where}: {message}. {advice}") from None
+            raise BadConfig(f"setting {where}: {explain_flaw(first)}. {advice}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}. Correct the file.") from None
         except OSError as problem:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from midwatch.domain.budget import NAMES, WHOLE, Budget, Name, Over, Scope, Spending, is_reached
@@ -24,6 +24,8 @@ from midwatch.domain.usage import UsageQuery
 
 WARN_AT = 0.8
 """The part of a limit at which people are warned."""
+BEYOND = 0.25
+"""The part of a limit that a verification or a wrap-up of a goal may spend beyond the limit."""
 DAY = "day:"
 """The first part of the ids of the accounts of days."""
 
@@ -178,6 +180,16 @@ def set_limits(account: Account, limits: Budget, on_budget: AccountMode | None =
     warned = ",".join(name for name in account.warned.split(",") if most.get(name) == account.limits.get(name))
     fields = {"limits": most, "warned": warned, "on_budget": on_budget or account.on_budget, "approval_id": None}
     return Update("account", account.id, fields, {"approval_id": account.approval_id})
+
+
+def extend_limits(account: Account, before: Spending) -> Account:
+    """Return the account of a goal for the turn that verifies the goal or wraps it up, so that the goal can end.
+
+    Its limits are a little above what was spent `before` the turn. At these limits, the turn ends without a question.
+    """
+    extended = {name: max(most, getattr(before, name)) + BEYOND * most for name, most in account.limits.items()}
+    limits = {name: math.ceil(most) if name in WHOLE else most for name, most in extended.items()}
+    return replace(account, limits=limits, on_budget="wind_up")
 
 
 def raise_limits(limits: Budget, spent: Spending, factor: float) -> Budget:

@@ -465,6 +465,9 @@ def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str
     answer = (task.result or "").strip()
     if task.status == "done" and (answer.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
         return complete_goal(goal, now, missing=None, **spent)
+    over = over_budget(replace(goal, **spent)) if task.outcome == "budget" else None
+    if over is not None and now < goal.deadline_at:  # the verification itself went beyond the limit
+        return pause_goal(goal, now, over.why, remedy=over.remedy, **spent)
     if task.status != "done" and now < goal.deadline_at:  # the claim was not checked, so it is verified again
         return _retry_later(goal, task, now, spent, proposal="complete")
     missing = cut(answer or task.error or "the verification gave no answer", TEXT_SHOWN)

@@ -180,6 +180,13 @@ class Hook:
     seconds: ClassVar[float | None] = None
 
 
+class HookFailure(NamedTuple):
+    """What went wrong in a hook, and when."""
+
+    text: str
+    time: int
+
+
 class HookPart(Protocol):
     """Port: a hook that a chain calls, in Python or as a program."""
 
@@ -188,6 +195,10 @@ class HookPart(Protocol):
     priority: int
     seams: tuple[Seam, ...]
     seconds: float | None
+    restarts: int
+    """How often the program was started again."""
+    last_end: HookFailure | None
+    """How the program ended the last time, if it ended by itself or was ended because it failed."""
 
     @property
     def state(self) -> str:
@@ -219,10 +230,18 @@ class HookReport:
     priority: Annotated[int, Example(PRIORITY)]
     state: Annotated[str, Example("running")]
     calls: int = 0
+    """Decisions that were asked for, also in tests."""
+    events: int = 0
+    """Events that the hook got."""
     failures: int = 0
+    """Calls without a valid decision, and events at which the hook failed."""
     dropped: int = 0
     """Events that the hook did not get, because it was too slow."""
-    last_error: str | None = None
+    restarts: int = 0
+    """How often the program was started again."""
+    last_error: Annotated[str | None, Example("the program failed with exit code 1.")] = None
+    """The last failure: of a decision, of an event, or the end of the program."""
+    last_error_at: int | None = None
 
     def snapshot(self) -> dict[str, Any]:
         """Return the hook as JSON."""

@@ -222,8 +222,9 @@ class _Following(Subscription):
     async def run(self) -> None:
         """Call the handler with all events until the desk is closed, or until the handler needs no more events."""
         _current.set(self)
-        while not await self._follow():
-            self._busy = False
+        while True:
+            if await self._follow():
+                return
             await asyncio.sleep(self._pause)
 
     async def _follow(self) -> bool:
@@ -261,6 +262,7 @@ class _Following(Subscription):
                 if self.leaving:
                     return True
                 if not leads():
+                    self._busy = False
                     return False
                 if not once or events[0].kind != "gap":
                     self.received += len(events)

@@ -20,11 +20,12 @@ from typing import Any
 
 import orjson
 
+from midwatch.base.clock import SystemClock
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError
 from midwatch.base.text import cut, escape_controls
 from midwatch.domain.agent import ProgramUsage
 from midwatch.domain.event import Event, Payload
-from midwatch.domain.hook import PRIORITY, HookDecision, HookMeta, Seam, check_hook_name, read_decision
+from midwatch.domain.hook import PRIORITY, HookDecision, HookFailure, HookMeta, Seam, check_hook_name, read_decision
 from midwatch.programs.process import DRAIN, Child, Pipe, Program, describe_exit, wait_within
 
 log = logging.getLogger("midwatch.hooks")
@@ -127,6 +128,8 @@ class HookProgram:
         self._running: asyncio.Task[None] | None = None
         self._link: _Link | None = None
         self._ready = asyncio.Event()
+        self.restarts = 0
+        self.last_end: HookFailure | None = None
         self._problem: str | None = None
 
     def explain(self) -> str | None:
@@ -177,9 +180,11 @@ class HookProgram:
                 self._problem = f"the program could not be started: {type(problem).__name__}."
                 log.exception("hook %s could not be started", self.name)
             pause = FIRST_PAUSE if time.monotonic() - began >= STEADY_SECONDS else pause
+            self.last_end = HookFailure(str(self._problem), SystemClock().now())
             log.warning("hook %s: %s It is started again in %.1f s.", self.name, self._problem, pause)
             self.state = "waiting"
             await asyncio.sleep(pause)
+            self.restarts += 1
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _run_once(self) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from midwatch.base.clock import SystemClock
 from midwatch.base.errors import BadConfig, InvalidInput, MidwatchError, NotFound
 from midwatch.base.foreign import ContainExit, describe_source
 from midwatch.base.text import cut
@@ -21,6 +23,7 @@ from midwatch.domain.hook import (
     SEAMS,
     SECONDS,
     HookDecision,
+    HookFailure,
     HookMeta,
     HookOutcome,
     HookPart,
@@ -57,8 +60,13 @@ class _Answer(NamedTuple):
 class _Counters:
     def __init__(self) -> None:
         self.calls = self.failures = 0
-        self.last_error: str | None = None
+        self.last: HookFailure | None = None
         self.watched: Watched | None = None
+
+    def note(self, problem: str) -> str:
+        """Note a failure as the last one, and return it."""
+        self.last = HookFailure(cut(problem, LONGEST_REASON), SystemClock().now())
+        return self.last.text
 
 
 class HookChain:
@@ -116,21 +124,16 @@ class HookChain:
             if decision.reason is not None and len(decision.reason) > LONGEST_REASON:
                 decision = HookDecision(decision.action, reason=cut(decision.reason, LONGEST_REASON))
             return _Answer(decision, subject, time.monotonic() - began)
-        except TimeoutError:
-            problem = part.explain() or f"it gave no decision within {seconds:g} s."
-        except MidwatchError as error:
-            problem = str(error)
         except Exception as error:
-            problem = f"it raised {describe_source(error)}."
+            problem = _describe(error, part, f"it gave no decision within {seconds:g} s.")
         counters.failures += 1
-        counters.last_error = cut(problem, LONGEST_REASON)
-        return _Answer(HookDecision.deny(counters.last_error), subject, time.monotonic() - began, failed=True)
+        return _Answer(HookDecision.deny(counters.note(problem)), subject, time.monotonic() - began, failed=True)
 
     # -- observation -----------------------------------------------------------------------------------------------
 
     def observers(self) -> dict[str, Callable[[Event], Coroutine[Any, Any, None]]]:
         """Return the function that gives an event to each observing hook, by the name of the hook."""
-        return {part.name: _Observer(part) for part in self._by_seam["observe"]}
+        return {part.name: _Observer(part, self._counters[part.name]) for part in self._by_seam["observe"]}
 
     def note_subscription(self, name: str, watched: Watched) -> None:
         """Note the subscription of an observing hook, whose counters `list` shows."""
@@ -172,22 +175,36 @@ class HookChain:
     def _report(self, part: HookPart) -> HookReport:
         counters = self._counters[part.name]
         watched = counters.watched
+        last = max(filter(None, (counters.last, part.last_end)), key=lambda failure: failure.time, default=None)
         return HookReport(
             name=part.name, kind=part.kind, seams=part.seams, priority=part.priority, state=part.state,
-            calls=counters.calls + (watched.handled + watched.failed if watched else 0),
+            calls=counters.calls, events=watched.handled + watched.failed if watched else 0,
             failures=counters.failures + (watched.failed if watched else 0), dropped=watched.dropped if watched else 0,
-            last_error=counters.last_error or part.explain(),
+            restarts=part.restarts, last_error=last and last.text, last_error_at=last and last.time,
         )  # fmt: skip
 
 
 class _Observer:
     """Gives events to one observing hook."""
 
-    def __init__(self, part: HookPart) -> None:
+    def __init__(self, part: HookPart, counters: _Counters) -> None:
         self._part = part
+        self._counters = counters
 
     async def __call__(self, event: Event) -> None:
-        await _within(SECONDS["observe"], self._part.observe(event), self._part.name)
+        seconds = SECONDS["observe"]
+        try:
+            await _within(seconds, self._part.observe(event), self._part.name)
+        except Exception as error:
+            self._counters.note(_describe(error, self._part, f"it did not take an event within {seconds:g} s."))
+            raise
+
+
+def _describe(error: Exception, part: HookPart, late: str) -> str:
+    """Return why a call of a hook failed. `late` says that it took too long."""
+    if isinstance(error, TimeoutError):
+        return part.explain() or late
+    return str(error) if isinstance(error, MidwatchError) else f"it raised {describe_source(error)}."
 
 
 async def _within(seconds: float, call: Coroutine[Any, Any, T], name: str) -> T:
@@ -212,6 +229,13 @@ async def _within(seconds: float, call: Coroutine[Any, Any, T], name: str) -> T:
 async def _contain(call: Coroutine[Any, Any, T], name: str) -> T:
     with ContainExit(f"hook {name}"):
         return await call
+
+
+def find_hook(frame: FrameType | None) -> str | None:
+    """Return the name of the hook whose code runs in this frame of a Python thread, or None."""
+    while frame is not None and frame.f_code is not _contain.__code__:
+        frame = frame.f_back
+    return frame.f_locals["name"] if frame is not None else None
 
 
 def _abandon(calling: asyncio.Task[Any]) -> None:

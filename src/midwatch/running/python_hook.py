@@ -1,4 +1,4 @@
-"""A hook that is a Python object: its methods are called on the event loop."""
+"""A hook that is a Python object: its methods are called on the event loop, or on a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Any
 
 from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event
-from midwatch.domain.hook import PRIORITY, SEAMS, HookDecision, HookMeta, Seam, check_decision, check_hook_name
+from midwatch.domain.hook import (
+    PRIORITY,
+    SEAMS,
+    HookDecision,
+    HookFailure,
+    HookMeta,
+    Seam,
+    check_decision,
+    check_hook_name,
+)
 from midwatch.domain.hook_patch import copy_data
+from midwatch.running.hook_thread import HookThread
 
 
 class PythonHook:
@@ -16,13 +26,17 @@ class PythonHook:
 
     kind = "python"
     state = "ready"
+    restarts = 0
+    last_end: HookFailure | None = None
 
-    def __init__(self, hook: object) -> None:
+    def __init__(self, hook: object, *, apart: bool = False) -> None:
+        """Take the hook. With `apart`, a hook that only observes has a thread of its own, so that it may block."""
         self._hook = hook
         self.name = str(getattr(hook, "name", "") or type(hook).__name__)
         self.priority: int = getattr(hook, "priority", PRIORITY)
         self.seconds: float | None = getattr(hook, "seconds", None)
         self.seams: tuple[Seam, ...] = tuple(seam for seam in SEAMS if callable(getattr(hook, seam, None)))
+        self._thread = HookThread(self.name) if apart and self.seams == ("observe",) else None
         check_hook_name(self.name)
         if inspect.isclass(hook):
             raise BadConfig(f"hook {self.name} is a class; pass an object of it.")
@@ -46,10 +60,13 @@ class PythonHook:
     async def observe(self, event: Event) -> None:
         """Call the method `observe` with a copy of the event: others read the event, too."""
         copy = event._replace(payload=copy_data(event.payload))
-        await self._hook.observe(copy)  # type: ignore[attr-defined]  # only a hook with this method is subscribed
+        call = self._hook.observe(copy)  # type: ignore[attr-defined]  # only a hook with this method is subscribed
+        await (self._thread.run(call) if self._thread is not None else call)
 
     async def start(self) -> None:
         """Do nothing: the object exists already."""
 
     async def close(self) -> None:
-        """Do nothing: the object belongs to its owner."""
+        """End the thread of the hook. The object belongs to its owner."""
+        if self._thread is not None:
+            await self._thread.stop()

@@ -93,14 +93,13 @@ class Seams:
         return await self._decide("approve_tool", lambda: describe_approval(call, question), **_name(call))
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:
-        """Return the result of a tool as the hooks leave it. If a hook denies, the result is withheld."""
+        """Return the result of a tool as the hooks leave it. If a hook denies or stops, the result is withheld."""
         outcome = await self._decide("after_tool", lambda: describe_result(call, result), **_name(call))
-        if outcome.action == "stop":
-            return _convert(outcome)
-        if outcome.action == "deny":
-            return ToolDecision(
-                result=ToolResult(WITHHELD.format(outcome.words), is_error=True), by=f"hook:{outcome.hook}"
-            )
+        if outcome.action in ("deny", "stop"):
+            withheld = ToolResult(WITHHELD.format(outcome.words), is_error=True)
+            if outcome.action == "stop":
+                return _convert(outcome)._replace(result=withheld)
+            return ToolDecision(result=withheld, by=f"hook:{outcome.hook}")
         if (changed := outcome.subject) is not None:
             result = ToolResult(changed["text"], changed["is_error"])
         return ToolDecision(result=result)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from midwatch.base.errors import AgentError, Conflict
-from midwatch.domain.account import DAY, Account, Reservation, charge, find_over, list_ids, list_unwarned
+from midwatch.domain.account import DAY, Account, Reservation, charge, extend_limits, find_over, list_ids, list_unwarned
 from midwatch.domain.agent import MAY_START, Permit
 from midwatch.domain.approval import Approval
 from midwatch.domain.budget import Meter, Over, Spending
@@ -50,8 +50,10 @@ class TurnSpending:
         self._tree: tuple[str, ...] = (task.account_id,) if task.account_id is not None else ()
         """The account of the tree. It is also charged if it does not exist: a retry may open it at any time."""
         verifies = task.cause == "goal" and "#step:" not in (task.internal_key or "")
-        self._exempt = task.account_id if verifies else None
-        """The account whose limits do not apply: that of a goal, when the goal is verified or wrapped up."""
+        self._extended = task.account_id if verifies else None
+        """The account whose limits are extended: that of a goal, when the goal is verified or wrapped up."""
+        self._before: Spending | None = None
+        """What the extended account had spent when this attempt began."""
 
     # -- the beginning -------------------------------------------------------------------------------------------
 
@@ -63,6 +65,7 @@ class TurnSpending:
             return None  # nothing limits this task
         self._ids = list_ids(task, days)
         await self._read()
+        self._before = next((account.spent for account in self._accounts if account.id == self._extended), None)
         for account in self._accounts:
             if account.scope == "day" and (over := find_over(account, account.spent, task)):
                 return DaySpent(over, self._host.budgets.find_day_end())
@@ -135,10 +138,13 @@ class TurnSpending:
         if not self._ids:
             self._meter.count_start()
             return None
+        if self._extended is not None and (found := self._find_over()) is not None:
+            self._note_reached(*found)  # the store does not know the extended limits
+            return found
         await self._renew_days()
         self._settle(self._meter.settle())
         await self._log.drain()
-        reservation = await self._host.store.reserve(self._run.fence, self._ids, self._exempt)
+        reservation = await self._host.store.reserve(self._run.fence, self._ids, self._extended)
         if reservation.granted:
             self._meter.count_start()
             self._meter.skip_step()
@@ -183,12 +189,18 @@ class TurnSpending:
     def _find_over(self) -> tuple[Account, Over] | None:
         if not self._accounts:
             return None
-        for account in sorted(self._accounts, key=lambda account: account.scope == "day"):
-            if account.id != self._exempt:
-                over = find_over(account, self._estimate(account), self._run.task)
-                if over is not None:
-                    return account, over
+        for account in sorted(self._get_limited(), key=lambda account: account.scope == "day"):
+            over = find_over(account, self._estimate(account), self._run.task)
+            if over is not None:
+                return account, over
         return None
+
+    def _get_limited(self) -> list[Account]:
+        """Return the accounts with the limits that apply to this attempt."""
+        return [
+            extend_limits(account, self._before or account.spent) if account.id == self._extended else account
+            for account in self._accounts
+        ]
 
     @property
     def counts_money(self) -> bool:
@@ -199,14 +211,14 @@ class TurnSpending:
         """Return the seconds that the task may still work, or None if there is no limit."""
         rests = [
             account.budget.seconds - self._estimate(account).seconds
-            for account in self._accounts
-            if account.budget.seconds is not None and account.id != self._exempt
+            for account in self._get_limited()
+            if account.budget.seconds is not None
         ]
         return max(0.0, min(rests)) if rests else None
 
     def spend_time(self) -> None:
         """Record that the turn has used all seconds of its budget."""
-        limited = [account for account in self._accounts if account.budget.seconds is not None]
+        limited = [account for account in self._get_limited() if account.budget.seconds is not None]
         account = min(limited, key=lambda account: (account.budget.seconds or 0) - self._estimate(account).seconds)
         most = account.budget.seconds or 0.0
         spent = self._estimate(account)._replace(seconds=max(most, self._estimate(account).seconds))

@@ -18,6 +18,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from midwatch.running.hook_chain import find_hook
+
 EXIT_STATUS = 71
 REPORT_SECONDS = 5.0
 LOG_SECONDS = 2.0
@@ -80,9 +82,10 @@ class LoopMonitor:
             if stood >= self._report_seconds and not reported:
                 reported = True
                 self._count()
-                _log_in_time(f"the event loop stands still for {stood:.1f} s\n{format_stacks()}")
+                _log_in_time(f"the event loop stands still for {stood:.1f} s{_name_hook()}\n{format_stacks()}")
             if self._end_seconds and stood >= self._end_seconds:
-                _log_in_time(f"the event loop stands still for {stood:.1f} s; the process ends\n{format_stacks()}")
+                why = _name_hook()
+                _log_in_time(f"the event loop stands still for {stood:.1f} s{why}; the process ends\n{format_stacks()}")
                 self._end(EXIT_STATUS)
                 return
 
@@ -96,6 +99,12 @@ class LoopMonitor:
         self._turned.clear()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._turned.set)
+
+
+def _name_hook() -> str:
+    """Return which hook the main thread calls now, as the end of a sentence, or nothing."""
+    name = find_hook(sys._current_frames().get(threading.main_thread().ident or 0))
+    return f", because hook {name} blocks it" if name else ""
 
 
 def format_stacks() -> str:

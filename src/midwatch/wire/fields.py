@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from midwatch.base.durations import seconds
 from midwatch.base.errors import BadConfig, InvalidInput
+from midwatch.wire.flaws import explain_flaw
 
 
 def _seconds(value: Any) -> Any:
@@ -55,9 +56,9 @@ class Options(BaseModel):
         try:
             return cls.model_validate(dict(options))
         except ValidationError as problem:
-            first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
+            first = problem.errors(include_url=False, include_input=False)[0]
             setting = ".".join((section, *map(str, first["loc"])))
             if first["type"] == "extra_forbidden":
                 names = ", ".join(cls.model_fields) or "none"
                 raise BadConfig(f"{setting}: there is no such option; options of this kind: {names}.") from None
-            raise BadConfig(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None
+            raise BadConfig(f"{setting}: {explain_flaw(first)}.") from None

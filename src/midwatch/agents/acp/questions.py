@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from midwatch.agents.acp.call_facts import TITLE_VERB, read_facts
 from midwatch.agents.acp.updates import Json, Tool
 from midwatch.agents.streams.reading import get_dicts
-from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
+from midwatch.agents.tool_question import LONGEST_DIFF, NO, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind
 
 CHOICE_KINDS = frozenset(get_args(ChoiceKind))
@@ -37,6 +37,8 @@ def read_options(listed: Any) -> tuple[Option, ...]:
         id, kind = item.get("optionId"), item.get("kind")
         if isinstance(id, str) and isinstance(kind, str) and kind in CHOICE_KINDS:
             name = str(item.get("name") or id)[:200]
+            if kind in ALLOWS and NO.match(name):
+                name += " (this allows it)"  # its kind counts, and people read its name
             options.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
     return tuple(options.values())
 

@@ -34,7 +34,7 @@ from midwatch.domain.context_item import write_items
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
 from midwatch.domain.steering import Mode
-from midwatch.domain.tool_call import ToolCall, ToolDecision, ToolResult, collect_texts
+from midwatch.domain.tool_call import ToolCall, ToolResult, collect_texts
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -138,6 +138,8 @@ class Loop:
             step = history.make_text_step(prompt, "prompt", **await self._read_handoff())
             await self._keep(step, [item.id for item in results])
         while True:
+            if reason := talk.find_stop(turn.task_id):
+                raise StoppedByHook(reason)
             if ready := await self._find_transfer():
                 return replace(self._build_result(), outcome="transferred", transfer=ready)
             if talk.complete and not await self._continue_turn():
@@ -212,8 +214,15 @@ class Loop:
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
-        """Store the answer as hooks leave it. If it calls tools, emit its text as a message."""
+        """Store the answer as hooks leave it. If it calls tools, emit its text as a message.
+
+        Thoughts are left out of the events if a hook changes the answer, because they may contain what it removed.
+        """
+        given = response
         response = await ask_after_model(self._turn, response, self._request_id())
+        if response is given and (thought := read_thoughts(response)):
+            name = f"{message_id(self._turn)}.t{self._messages}"
+            await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         text = (response.text or "").strip()
         if text and response.tool_calls:
             await self._emit_message(text)
@@ -280,14 +289,11 @@ class Loop:
                 news.cancel()
 
     async def _emit_response(self, response: ModelResponse, request_id: str, latency: float) -> None:
-        thought = "\n\n".join(part.content for part in response.parts if part.part_kind == "thinking" and part.content)
-        if thought:
-            name = f"{message_id(self._turn)}.t{self._messages}"
-            await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         self._window.note_tokens(response.usage.input_tokens)
         await self._turn.emit(events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
-            has_reasoning=bool(thought), usage=read_counts(response.usage), finish_reason=response.finish_reason,
+            has_reasoning=bool(read_thoughts(response)), usage=read_counts(response.usage),
+            finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
         ))  # fmt: skip
 
@@ -317,13 +323,16 @@ class Loop:
             await self._take_result(call)
             return
         if reason := await self.before_tool(call):
-            await self._skip(call, reason)
+            if reason is UNKNOWN:  # hooks had no chance to decide about its result
+                await self._take_answer(call, ToolResult(UNKNOWN, is_error=True))
+            else:
+                await self._skip(call, reason)
             return
         decision = await self._turn.before_tool(self._describe(call), lambda new: self._describe(call.change(new)))
         if decision.action == "stop":
             raise StoppedByHook(decision.reason)
         if decision.action == "answer":
-            await self._take_answer(call, decision)
+            await self._take_answer(call, decision.result or ToolResult(""), decision.by)
             return
         if decision.action != "go_on":
             await self._skip(call, decision.reason or DENIED, decision.by)
@@ -334,14 +343,13 @@ class Loop:
         output = await self.tool(call, changed=decision.call is not None)
         await self.after_tool(call, output, time.monotonic() - began)
 
-    async def _take_answer(self, call: Call, decision: ToolDecision) -> None:
-        """Store what a hook answers in place of a tool, as the hooks after the tool leave it."""
-        assert decision.result is not None
-        decision = await self._turn.after_tool(self._describe(call), decision.result)
+    async def _take_answer(self, call: Call, result: ToolResult, rule: str | None = None) -> None:
+        """Store what a hook or midwatch answers in place of a tool, as the hooks after the tool leave it."""
+        decision = await self._turn.after_tool(self._describe(call), result)
         if decision.action == "stop":
             raise StoppedByHook(decision.reason)
-        text, is_error = decision.result or ToolResult("")
-        await self._emit_skipped(call, text, decision.by)
+        text, is_error = decision.result or result
+        await self._emit_skipped(call, text, decision.by or rule)
         await self._keep(history.make_result_step(call, clean(text), "failed" if is_error else "success"))
 
     async def _skip(self, call: Call, reason: str, rule: str | None = None) -> None:
@@ -407,9 +415,10 @@ class Loop:
         ))  # fmt: skip
         if output.for_user:
             await self._emit_message(output.for_user)
-        await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
-        if decision.action == "stop":
-            raise StoppedByHook(decision.reason)
+        stop = {"stop": {"task": self._turn.task_id, "reason": decision.reason}} if decision.action == "stop" else {}
+        await self._keep(
+            history.make_result_step(call, output.text, "failed" if output.is_error else "success", **stop)
+        )
 
     # -- other agents --------------------------------------------------------------------------------------------
 
@@ -519,6 +528,11 @@ class Loop:
         step["turn"] = self._turn.task_id if anew else self._talk.turn
         await self._turn.save_step(step, took or ())
         self._talk.add(step)
+
+
+def read_thoughts(response: ModelResponse) -> str:
+    """Return the thoughts in an answer of the model."""
+    return "\n\n".join(part.content for part in response.parts if part.part_kind == "thinking" and part.content)
 
 
 def read_counts(usage: Any) -> dict[str, int]:

@@ -67,6 +67,7 @@ class Transcript:
         self._started: set[int] = set()
         self._returned: dict[int, ToolReturnPart] = {}
         self._parts: list[ModelRequestPart] = []
+        self._stop: Json | None = None  # the task that a hook stops after a tool, and the reason
         self._begin()
         for turn in earlier:
             for step in turn:
@@ -106,6 +107,7 @@ class Transcript:
             case "tool":
                 self.final = step.get("final", self.final)
                 self.refused += step.get("refused", False)
+                self._stop = step.get("stop", self._stop)
                 self._returned[step["call"]] = read_parts(step["request"])[0]
 
     def _begin(self) -> None:
@@ -115,6 +117,7 @@ class Transcript:
         self.response, self.final = None, None
         self.requests, self.refused, self.closing, self._closed = 0, 0, False, False
         self._calls, self._started, self._returned, self._parts = [], set(), {}, []
+        self._stop = None
 
     def _add_answer(self, data: Json, task_id: str) -> None:
         from pydantic_ai.messages import ModelRequest
@@ -154,6 +157,10 @@ class Transcript:
             if result is not None and part.tool_name in names and result.outcome == "success":
                 return Call(place, part)
         return None
+
+    def find_stop(self, task_id: str) -> str | None:
+        """Return why a hook stops this task after a tool, or None. A later task may go on with the result."""
+        return self._stop["reason"] if self._stop is not None and self._stop["task"] == task_id else None
 
     def may_have_run(self, call: Call) -> bool:
         """Return whether a tool call may have run already."""

@@ -11,14 +11,11 @@ from typing import NamedTuple
 
 from midwatch.agents.terminal.profile import Profile
 from midwatch.agents.terminal.subject import Subject, measure, read_subject
-from midwatch.agents.tool_question import LONGEST_DIFF, make_absolute, rate_risk, word_question
+from midwatch.agents.tool_question import LONGEST_DIFF, NO, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question
 from midwatch.domain.host_name import find_hosts
 
 FRAME = "│┃║|╭╮╰╯┌┐└┘─━═╌ \t"
-NO = re.compile(
-    r"\W*(no\b|n\b|reject|deny|cancel|don.t|abort|skip|exit|quit|stop|never|suggest changes|continue without)", re.I
-)
 ALWAYS = re.compile(r"\b(always|don.t ask|all\b|every|session|remember|auto)", re.I)
 STOPS = "(Esc to stop)"
 """The end of a choice whose own key waits for more text; Escape selects it without one."""
@@ -67,7 +64,8 @@ class Dialog(NamedTuple):
             text=word_question(kind, topic) if topic and kind in WORDED else self.text,
             choices=choices, kind=kind, tool=subject.tool, command=subject.command, paths=paths,
             diff=subject.diff and subject.diff[:LONGEST_DIFF], risk=subject.risk or risk, root=root,
-            certain=subject.certain, hosts=tuple(find_hosts(subject.url or "")),
+            certain=subject.certain, hosts=tuple(find_hosts(subject.url or "")), texts=subject.texts,
+            unread=subject.unread,
         )  # fmt: skip
 
     def is_same(self, other: Dialog) -> bool:

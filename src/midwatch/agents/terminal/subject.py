@@ -16,10 +16,13 @@ from midwatch.agents.terminal.arguments import Arguments, read_arguments
 from midwatch.agents.terminal.profile import DialogKind, Profile
 from midwatch.agents.tool_question import LONGEST_COMMAND
 from midwatch.domain.agent import QuestionKind, Risk
+from midwatch.domain.tool_call import collect_texts
 
 CUT = re.compile(r"…|\+\d+ (more )?lines")
 NUMBERED_ROW = re.compile(r" *(\d+)(?: ([ +-]?)(.*))?")
 FILE_ROW = re.compile(r"[ •└]*+(?:(?:Edited|Added|Deleted) )?(\S.*) \(\+\d+ -\d+\)")
+CONTENT = ("content", "before", "after")
+"""Arguments that hold the content of a file."""
 GAP = re.compile(r" *(\.\.\.|⋮|…)")
 
 
@@ -34,6 +37,8 @@ class Subject(NamedTuple):
     tool: str | None = None
     command: str | None = None
     paths: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()  # the other arguments of the tool; each may be a path or a command
+    unread: bool = False
     url: str | None = None
     diff: str | None = None
     risk: Risk | None = None
@@ -80,9 +85,11 @@ def read_subject(profile: Profile, text: str, choices: str, columns: int) -> Sub
 def _take_arguments(subject: Subject, arguments: Arguments | None) -> Subject:
     if arguments is None:
         return subject._replace(readable=False, certain=False)
+    read = {"command", "path", "url", *(CONTENT if arguments.get("path") else ())}
+    rest = collect_texts([value for name, value in arguments.values.items() if name not in read])
     return subject._replace(
         command=arguments.get("command"), paths=tuple(filter(None, (arguments.get("path"),))), url=arguments.get("url"),
-        diff=arguments.diff(), certain=arguments.certain,
+        diff=arguments.diff(), certain=arguments.certain, texts=rest.get("texts", ()), unread=rest.get("unread", False),
     )  # fmt: skip
 
 

@@ -63,17 +63,26 @@ function createHookPanel() {
       const { hooks } = await get("/hooks");
       if (!hooks.length)
         return body.replaceChildren(h("p.faint.padded", "No hooks. Add them with the setting hooks."));
-      return body.replaceChildren(h("div.scroll-x", h("table.plain",
-        h("thead", h("tr", ["Name", "Kind", "State", "Calls", "Failures", "Seams"].map((name) => h("th", name)))),
-        h("tbody", hooks.map((hook) => h("tr", { title: hook.last_error ?? "" },
-          h("td", hook.name), h("td", hook.kind), h("td", hook.state), h("td.num", hook.calls),
-          h("td.num", hook.failures), h("td", hook.seams.join(", "))))))));
+      return body.replaceChildren(h("ol.hook-list", hooks.map(createHookItem)));
     } catch (problem) {
       return body.replaceChildren(createFailure(problem, read));
     }
   };
   body.append(createSkeleton(2));
   return { node, read };
+}
+
+const HOOK_COUNTS = {
+  calls: "call", events: "event", failures: "failure", dropped: "dropped event", restarts: "restart",
+};
+
+function createHookItem(hook) {
+  const counts = Object.entries(HOOK_COUNTS).filter(([name]) => name === "calls" || hook[name])
+    .map(([name, noun]) => `${hook[name]} ${noun}${hook[name] === 1 ? "" : "s"}`);
+  return h("li",
+    h("p.hook-head", h("strong", hook.name), h("span.tag", hook.state), h("span.faint", hook.kind)),
+    h("p.hint", `${hook.seams.join(", ")} · ${counts.join(", ")}`),
+    hook.last_error && h("p.bad-text", hook.last_error, " ", createAgo(hook.last_error_at)));
 }
 
 const addPrefix = (word, values) =>

@@ -22,5 +22,3 @@ ALTER TABLE tasks ADD COLUMN returns_to TEXT;
 ALTER TABLE tasks ADD COLUMN returns TEXT;
 -- Tasks that go on later, or that a result begins: they can take further results.
 CREATE INDEX tasks_taking ON tasks (session_key, id) WHERE status = 'pending' AND (attempt > 0 OR cause = 'result');
--- Open tasks whose result returns: the task that started them is not pruned.
-CREATE INDEX tasks_returning ON tasks (returns_to) WHERE returns_to IS NOT NULL AND completed_at IS NULL;

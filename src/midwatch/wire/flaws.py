@@ -1,0 +1,53 @@
+"""What is wrong with a value of a setting, an option or a request, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from midwatch.domain.agent import NAME
+
+SHAPES = {
+    "a list": ("list_type", "tuple_type", "set_type"),
+    "{table}": ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
+    "text": ("string_type", "string_unicode"),
+    "a whole number": ("int_type", "int_parsing", "int_from_float"),
+    "a number": ("float_type", "float_parsing", "finite_number"),
+    "true or false": ("bool_type", "bool_parsing"),
+}
+WORDS = {
+    **{kind: f"it must be {shape}" for shape, kinds in SHAPES.items() for kind in kinds},
+    "missing": "it is missing; add it",
+    "extra_forbidden": "there is no such setting; correct the name, or remove it",
+    "int_parsing_size": "the number is too large",
+    "literal_error": "it must be one of: {expected}",
+    "enum": "it must be one of: {expected}",
+    "greater_than": "it must be above {gt}",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than": "it must be below {lt}",
+    "less_than_equal": "it must be at most {le}",
+    "too_short": "it needs more entries: at least {min_length}",
+    "too_long": "it has too many entries: at most {max_length}",
+    "string_too_short": "the text is too short: at least {min_length} characters",
+    "string_too_long": "the text is too long: at most {max_length} characters",
+    "string_pattern_mismatch": "it must match {pattern}",
+}
+"""What midwatch says instead of the words of pydantic, by pydantic's kind of error."""
+STRUCTURED = frozenset({*SHAPES["a list"], *SHAPES["{table}"]})
+"""The kinds of errors of a value that must be a list or a table."""
+
+
+def explain_flaw(flaw: Mapping[str, Any], table: str = "a table") -> str:
+    """Return what an error of pydantic means, without a full stop. `table` is what the format calls a JSON object."""
+    context = {"table": table} | {name: _trim(value) for name, value in (flaw.get("ctx") or {}).items()}
+    text: str = WORDS[flaw["type"]].format(**context) if flaw["type"] in WORDS else flaw["msg"]
+    if context.get("pattern") == NAME:
+        text = "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and begins with a letter or digit"
+    return text.removeprefix("Value error, ").rstrip(".")
+
+
+def _trim(value: object) -> str:
+    """Return a limit as text: a whole number without its fraction, names without quotes."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip("'").replace("' or '", ", ").replace("', '", ", ")
