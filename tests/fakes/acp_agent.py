@@ -242,14 +242,18 @@ class Agent:
         self.update("tool_call_update", toolCallId=number, status="completed")
 
     def do_work(self, argument):
-        """`work ITEM...`: work on each item that is not among those that are done, with a tool each."""
+        """`work ITEM...`: work on each item that is not in the file `done`, with a tool each, and add it.
+
+        The item `pause` takes until there is a file `answered`.
+        """
         done = self.memory / "done"
         for item in argument.split():
             if done.exists() and item in done.read_text().split():
                 continue
             self.update("tool_call", toolCallId=item, title=item, kind="execute", status="in_progress")
-            if self.cancelled.wait(0.2):
-                raise Cancelled
+            while item == "pause" and not done.with_name("answered").exists():
+                if self.cancelled.wait(0.01):
+                    raise Cancelled
             with done.open("a") as file:
                 file.write(f"{item}\n")
             self.update("tool_call_update", toolCallId=item, status="completed")

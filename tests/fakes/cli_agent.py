@@ -77,14 +77,18 @@ def talk(prompt: str, arguments: list[str]) -> None:
 
 
 def work(done: Path, items: list[str], arguments: list[str]) -> None:
-    """Work on each item that is not done, with a tool each. An interrupt ends the program at once."""
+    """Work on each item that is not done, with a tool each. An interrupt ends the program at once.
+
+    The item `pause` takes until there is a file `answered` beside `done`.
+    """
     begin(arguments, f"th-{os.getpid()}")
     for item in items:
         if done.exists() and item in done.read_text().split():
             continue
         used = {"type": "tool_use", "id": item, "name": "Bash", "input": {"command": item}}
         say({"type": "assistant", "message": {"content": [used]}})
-        time.sleep(0.2)
+        while item == "pause" and not done.with_name("answered").exists():
+            time.sleep(0.01)
         with done.open("a") as file:
             file.write(f"{item}\n")
         say({"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": item, "content": "ok"}]}})

@@ -16,7 +16,7 @@ from midwatch.programs.guard import guard
 from servers import until
 
 FAKES = Path(__file__).parents[1] / "fakes"
-ITEMS = "one two three four five"
+ITEMS = "one two pause four five"
 WORKER = """
 import sys, time
 from pathlib import Path
@@ -28,7 +28,8 @@ while True:
             if done.exists() and item in done.read_text().split():
                 continue
             print("works on", item, flush=True)
-            time.sleep(0.4)
+            while item == "pause" and not done.with_name("answered").exists():
+                time.sleep(0.01)
             with done.open("a") as file:
                 print(item, file=file)
         if ":" in said:
@@ -87,6 +88,7 @@ async def test_a_program_goes_on_in_its_conversation_after_its_budget_is_raised(
             for question in await desk.approvals.list():
                 asked.append(question)
                 threads.append(await read_thread())
+                (tmp_path / "answered").touch()
                 await desk.approvals.answer(question.id, answer)
             return ended.done()
 
