@@ -56,7 +56,13 @@ def run_in_child(run_scenario: Scenario, home: Path, name: str, crash_at: int, *
 
 
 def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after: str) -> None:
-    """Crash at the first write and continue, crash at the second and continue, until a run has no more writes."""
+    """Crash at the first write and continue, crash at the second and continue, until a run has no more writes.
+
+    A first run in this process loads libraries and builds schemas, so that the children need not.
+    """
+    whole = folder / "whole"
+    whole.mkdir()
+    asyncio.run(run_scenario(whole, name))  # type: ignore[arg-type]  # a coroutine function
     crash_at, codes = 0, [CRASH_STATUS]
     while codes[0] == CRASH_STATUS:
         crash_at += 1

@@ -225,7 +225,10 @@ async def test_a_hook_that_waits_in_vain_denies_in_time(
     finally:
         if server.process is not None and server.process.poll() is None:
             server.signal(signal.SIGCONT)
-    assert (hook.returncode, out) == (BLOCKED, b""), (out, err)
+    assert out == b"", err
+    if end is restart_server and hook.returncode == -signal.SIGKILL:
+        return  # the new server has ended all programs of the lost attempt: Claude Code, and with it the hook
+    assert hook.returncode == BLOCKED, err
     assert b"so the tool is not run" in err and err.count(b"\n") == 1
 
 

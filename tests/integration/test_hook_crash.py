@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -109,5 +108,4 @@ async def check_outcome(home: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    import_module("pydantic_ai.models.anthropic")  # once, before the forks
     crash_at_every_write(run_scenario, Path(sys.argv[1]), sys.argv[2], "before")

@@ -386,9 +386,9 @@ function drawFacts(list, task, account) {
     ["Timeout", task.timeout_seconds ? formatPeriod(task.timeout_seconds) : null],
     ["Submitted", `${formatDateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? formatDateTime(task.due_at) : null],
-    // shown from the start, so that nothing moves
-    ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
-    ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`], ["Used", createUsed(task, account)],
+    ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)], // or a dash
+    ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
+    ["Used", createUsed(task, account)],
   ]);
 }
 
