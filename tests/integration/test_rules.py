@@ -132,6 +132,7 @@ async def test_a_rule_asks_about_a_tool_that_does_not_ask(fake: Fake, home: Path
         assert skipped["rule"] == "ask read" and "because" in skipped["reason"]
         first, second = await desk.approvals.list(None)
         assert (first.tool, first.kind, first.paths, first.answered_by) == ("read_file", "read", ("a.txt",), None)
+        assert first.question == 'Use read_file with {"path": "a.txt"}'
         assert {first.status, second.status} == {"granted", "denied"}
         kinds = [choice.kind for choice in first.choices]  # a rule of the agent has no effect here
         assert kinds == ["allow_once", "reject_once", "reject_always"]

@@ -160,6 +160,15 @@ async def test_the_second_answer_is_a_conflict(inbox: Approvals, memory: Store, 
         await inbox.answer(question.id, grant=True)
 
 
+async def test_an_answer_to_an_expired_question_tells_why_it_expired(
+    inbox: Approvals, memory: Store, clock: FakeClock
+) -> None:
+    question = await store_question(memory, clock)
+    await memory.apply(resolve(question, "expired", clock.now(), why="the task was interrupted"))
+    with pytest.raises(Conflict, match="already expired; the task was interrupted"):
+        await inbox.answer(question.id, grant=True)
+
+
 async def test_of_many_concurrent_answers_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await store_question(memory, clock)
     results = await asyncio.gather(

@@ -18,7 +18,7 @@ from midwatch.api.bodies import KeysBody
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.home import Home
-from midwatch.cli import attach, automation, goal, inputs, options, output, questions
+from midwatch.cli import attach, automation, budgets, goal, inputs, options, output, questions
 from midwatch.cli.connection import find_attempt_token
 from midwatch.cli.doctor import check_permissions
 from midwatch.cli.events import print_event
@@ -506,6 +506,21 @@ def test_a_deadline_has_the_offset_of_its_zone() -> None:
 def test_choices_of_automations_and_goals_match_the_domain() -> None:
     assert get_args(options.AutomationStatus) == (*get_args(automations.Status), "all")
     assert get_args(options.GoalStatus) == (*get_args(goals.Status), "all")
+
+
+def test_the_state_of_a_spent_budget_is_that_of_the_console() -> None:
+    account: Any = {"scope": "task", "question": None, "open": False, "limits": {"steps": 2}, "steps": 2}
+    assert budgets.describe_state(account) == "spent"
+    assert budgets.describe_state({**account, "steps": 1}) == "ended"
+    assert budgets.describe_state({**account, "question": "a_1"}) == "asks"
+
+
+def test_a_paused_goal_names_the_command_that_raises_a_spent_limit() -> None:
+    paused: Any = {"id": "g_1", "max_steps": 0, "step": 9, "max_tokens": 0, "tokens": 9, "max_usd": 0, "usd": 0}
+    resume = "Resume it: midwatch goal resume g_1"
+    assert goal.describe_way_on({**paused, "max_seconds": 10, "seconds": 9}) == resume
+    raised = goal.describe_way_on({**paused, "max_seconds": 10, "seconds": 11})
+    assert raised == f"Raise it: midwatch goal edit g_1 --max-time MORE\n{resume}"
 
 
 def test_a_run_is_shown_as_a_row() -> None:

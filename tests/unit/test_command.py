@@ -283,6 +283,11 @@ def test_on_crash_resume_needs_a_resume_command() -> None:
         build("x", "command", {"argv": ["cat"]}, on_crash="resume")
 
 
+def test_an_agent_without_kind_and_argv_is_told_both() -> None:
+    with pytest.raises(BadConfig, match=r"agents\.x\.argv: it is missing; add it, or set another `kind`"):
+        build("x", "command", {})
+
+
 def test_kinds_are_names_or_dotted_paths() -> None:
     assert build("x", "midwatch.agents.command:CommandAgent", {"argv": [sys.executable]}).kind == "command"
     with pytest.raises(BadConfig, match=r"agents\.x\.kind: there is no kind 'nope'; use acp, command, demo, function"):

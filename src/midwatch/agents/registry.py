@@ -45,6 +45,8 @@ def build(
 
     `terms` are fields of AgentTerms. `share_workdir` and `terms` replace the defaults of the kind unless they are None.
     """
+    if kind == "command" and "argv" not in options:
+        raise BadConfig(f"agents.{name}.argv: it is missing; add it, or set another `kind` than command.")
     cls = load_kind(f"agents.{name}", kind, KINDS)
     for setting, wanted in {"sandbox": sandbox, **(limits._asdict() if limits else {})}.items():
         if wanted is not None and not getattr(cls, "starts_programs", False):

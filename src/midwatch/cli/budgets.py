@@ -50,10 +50,12 @@ async def budget(desk: Desk, account_id: AccountId) -> Reply:
 
 
 def describe_state(account: BudgetLine | BudgetInfo) -> str:
-    """Return the state of an account as one word."""
-    if account["scope"] == "day":
-        return "day"
-    return "asks" if account["question"] else "open" if account["open"] else "ended"
+    """Return the state of an account as one word, as the console shows it."""
+    if account["question"]:
+        return "asks"
+    if any(account[name] is not None and account[name] >= most for name, most in account["limits"].items()):
+        return "spent"
+    return "day" if account["scope"] == "day" else "open" if account["open"] else "ended"
 
 
 def describe_end(account: BudgetInfo) -> str | None:

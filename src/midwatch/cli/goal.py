@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from midwatch.wire.goals import GoalInfo
 
 STEPS = 10
+LIMITS = (("steps", "step"), ("tokens", "tokens"), ("usd", "usd"), ("seconds", "seconds"))
+"""The limits of a goal, and the fields with what it has spent."""
 HEADERS = ("ID", "STATUS", "AGENT", "STEP", "DEADLINE", "OBJECTIVE")
 NOT_PURSUED = "no step starts yet"
 
@@ -70,7 +72,7 @@ async def show(
     text = join(
         fields(describe_goal(goal)),
         f"\n{table(skip_schedule(RUN_HEADERS), rows)}" if rows else None,
-        f"Resume it: midwatch goal resume {goal['id']}" if goal["status"] == "paused" else None,
+        describe_way_on(goal) if goal["status"] == "paused" else None,
     )
     return Reply({**goal, "steps": last}, text)
 
@@ -204,6 +206,16 @@ def describe_progress(goal: GoalInfo) -> str:
 def skip_schedule(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a row of a table without the second column, the scheduled time: steps have none."""
     return row[0], *row[2:]
+
+
+def describe_way_on(goal: GoalInfo) -> str:
+    """Return the commands with which a paused goal goes on."""
+    resume = f"Resume it: midwatch goal resume {goal['id']}"
+    for limit, spent in LIMITS:
+        if 0 < goal[f"max_{limit}"] <= goal[spent]:
+            option = "time" if limit == "seconds" else limit
+            return f"Raise it: midwatch goal edit {goal['id']} --max-{option} MORE\n{resume}"
+    return resume
 
 
 def describe_goal(goal: GoalInfo) -> list[Field]:

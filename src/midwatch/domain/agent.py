@@ -131,7 +131,7 @@ class Question:
         """Return the question whether a tool may run."""
         kind = cast(QuestionKind, call.kind if call.kind in get_args(QuestionKind) else "other")
         return cls(
-            text=call.text or f"Use {call.name}?", kind=kind, tool=call.name, command=call.command, paths=call.paths,
+            text=call.question, kind=kind, tool=call.name, command=call.command, paths=call.paths,
             hosts=call.hosts, root=call.root, texts=call.texts, unread=call.unread,
         )  # fmt: skip
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
+from midwatch.base.text import cut
+
+LONGEST_SHOWN = 2000
+"""How many characters of the arguments a question shows."""
 MOST_TEXTS = 500
 MOST_CHARACTERS = 50_000
 DEEPEST = 20
@@ -43,7 +48,7 @@ class ToolCall(NamedTuple):
     texts: tuple[str, ...] = ()
     unread: bool = False
     text: str = ""
-    """The question that a person is asked; empty for a general one."""
+    """The question that a person is asked; empty if the name and the arguments are enough."""
     asks: bool = False
     """Whether the tool itself asks for permission, unless a rule answers."""
 
@@ -51,6 +56,15 @@ class ToolCall(NamedTuple):
     def name(self) -> str:
         """Return the name of the tool as rules write it: `tool`, or `server/tool`."""
         return f"{self.server}/{self.tool}" if self.server else self.tool
+
+    @property
+    def question(self) -> str:
+        """Return the text that a person is asked: that of the tool, or its name and its arguments."""
+        if self.text:
+            return self.text
+        shown = json.dumps(self.arguments, ensure_ascii=False, default=str)
+        whose = f"{self.tool} of {self.server}" if self.server else self.tool
+        return f"Use {whose} with {cut(shown, LONGEST_SHOWN)}"
 
 
 class ToolResult(NamedTuple):

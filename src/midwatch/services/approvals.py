@@ -75,7 +75,7 @@ class Approvals:
         approval = await self.get(approval_id)
         await self._authorization.check_task(actor, "manage", approval.task_id)
         if approval.status != "pending":
-            raise Conflict(f"approval {approval.id} is already {approval.status}; the first answer counts.")
+            raise Conflict(f"approval {approval.id} is already {approval.status}; {_explain_end(approval)}.")
         await self._check_asker(approval)
         chosen = _find_choice(approval, choice, grant, always)
         now, name = self._clock.now(), actor_name(actor)
@@ -119,6 +119,13 @@ class Approvals:
                     await self._store.apply(resolve(approval, "expired", now, why=UNANSWERED))
                     expired += 1
         return expired
+
+
+def _explain_end(approval: Approval) -> str:
+    """Return why a question that is no longer open takes no answer."""
+    if approval.status != "expired":
+        return "the first answer counts"
+    return f"{approval.why or 'nobody answered in time'}. List the open questions with `midwatch approvals`"
 
 
 def _list_work(approval: Approval) -> frozenset[str]:

@@ -49,7 +49,7 @@ UNKNOWN = (
 )
 CLOSE = "A person asked you to stop. Use no more tools. Say in a few sentences what is done and what is not."
 ENOUGH = "You have used all {} model calls of this turn. Use no more tools. Say what you know, and what is not done."
-SPENT = "A budget is spent: {}. Use no more tools. Say what you know, and what is not done."
+SPENT = "The work may not go on: {}. Use no more tools. Say what you know, and what is not done."
 CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.)"
 NOTHING = "It was ended before it had an answer."
 DENIED = "It was not run: it is not allowed."

@@ -115,10 +115,7 @@ def _read_unknown(kind: str, arguments: Mapping[str, Any]) -> ToolFacts:
 
 async def check_permission(tool: Tool, arguments: Mapping[str, Any], turn: Turn) -> None:
     """Ask whether a tool may run. Raise ToolError if the answer is no."""
-    call = tool.describe(arguments, turn)
-    shown = _short(json.dumps(arguments, ensure_ascii=False, default=str), LONGEST_PROBLEM)
-    whose = f"{call.tool} of {call.server}" if call.server else call.tool
-    check_allowed(await turn.ask(Question.about(call._replace(text=call.text or f"Use {whose} with {shown}"))))
+    check_allowed(await turn.ask(Question.about(tool.describe(arguments, turn))))
 
 
 class Source(Protocol):

@@ -13,8 +13,10 @@ import { formatInterval, formatPeriod, now } from "./time.js";
 // name of each limit: format of an amount, unit, label of its field
 const LIMITS = {
   tokens: [formatTokens, " tokens", "Maximum tokens"], usd: [formatDollars, "", "Maximum dollars"],
-  steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " worked", "Maximum work time"],
+  steps: [String, " steps", "Maximum steps"],
+  seconds: [(seconds) => formatPeriod(Math.round(seconds)), " worked", "Maximum work time"],
 };
+const getUnit = (name, amount) => (name === "steps" && amount === 1 ? " step" : LIMITS[name][1]);
 
 /** What is shown instead of a cost that is not known: no agent reported it, and no price is known. */
 export const UNKNOWN = "cost unknown";
@@ -51,7 +53,7 @@ export function drawLimits(node, account, { spent = account, open = account.open
     const limit = account.limits[name] ?? 0;
     const amount = spent[name] == null ? UNKNOWN : format(spent[name]);
     const text = limit ? `${amount} of ${format(limit)}` : amount;
-    updateMeter(bar, spent[name], limit, `${text}${LIMITS[name][1]}`, open);
+    updateMeter(bar, spent[name], limit, `${text}${getUnit(name, limit || spent[name])}`, open);
   });
 }
 
@@ -59,7 +61,7 @@ export function drawLimits(node, account, { spent = account, open = account.open
 export const LIMIT_NAMES = Object.keys(LIMITS);
 /** Format an amount with its unit: 950 tokens, $0.25, 3 steps, 1 m 05 s worked. Only a cost may be null: unknown. */
 export const formatAmount = (name, amount) =>
-  (amount === null ? UNKNOWN : `${LIMITS[name][0](amount)}${LIMITS[name][1]}`);
+  (amount === null ? UNKNOWN : `${LIMITS[name][0](amount)}${getUnit(name, amount)}`);
 /** Format what an account has spent; empty if it has spent nothing. */
 export const formatSpent = (account) =>
   LIMIT_NAMES.filter((name) => account?.[name] > 0 || account?.[name] === null)

@@ -15,7 +15,7 @@ const WAITS = {
 };
 
 /** How a question ended, in words. */
-export const ANSWER_TEXTS = { granted: "allowed", denied: "denied", expired: "not answered in time" };
+export const ANSWER_TEXTS = { granted: "allowed", denied: "denied", expired: "not answered" };
 
 /** Return the name of a channel as people know it. */
 export const formatChannel = (name) => (name === "console" ? "server log" : name);
