@@ -10,7 +10,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import unquote
 
-from midwatch.domain.hidden_code import split_git, start_of
+from midwatch.domain.hidden_code.git import split_git
+from midwatch.domain.hidden_code.program import program_of
 
 ADDRESS = re.compile(
     r"[a-z][a-z0-9+.-]{0,30}:/{0,3}(?:[^\s/?#]*@)?(\[[^\]\s]*\]|[^\s/?#:@'\"<>()\\|;,]+)", re.IGNORECASE
@@ -269,13 +270,13 @@ def uses_network(parts: Sequence[Sequence[str]], argv: Sequence[str] | None = No
 
 def _stays_here(argv: Sequence[str]) -> bool:
     """Return whether it is certain that a command reaches no other machine by itself."""
-    program, words, speaks = start_of(argv)
+    program, words, takes_text = program_of(argv)
     if program == "git":
         command = [*split_git(words)[1], "", ""]
-        return command[1] in GIT_LOCAL.get(command[0], ()) or (speaks and command[0] not in GIT_NETWORK)
+        return command[1] in GIT_LOCAL.get(command[0], ()) or (takes_text and command[0] not in GIT_NETWORK)
     if program in LOCAL:
         return bool(words) and words[0] in LOCAL[program]
-    return speaks and program not in NETWORK
+    return takes_text and program not in NETWORK
 
 
 def _reaches(word: str, part: Sequence[str]) -> bool:

@@ -13,7 +13,10 @@ from urllib.parse import unquote
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import argv_of, parts_of, places
-from midwatch.domain.hidden_code import hides_code, seems_command, split_git, start_of, texts_hide_code
+from midwatch.domain.hidden_code.command import hides_code
+from midwatch.domain.hidden_code.git import split_git
+from midwatch.domain.hidden_code.program import program_of
+from midwatch.domain.hidden_code.text import seems_command, texts_hide_code
 from midwatch.domain.host_name import (
     find_bare_names,
     find_host_names,
@@ -78,8 +81,8 @@ class QuestionFacts:
 
         If the program is certain to run nothing else, its arguments are no programs.
         """
-        program, arguments, speaks = start_of(self.argv or ())
-        if speaks or program == "git":
+        program, arguments, takes_text = program_of(self.argv or ())
+        if takes_text or program == "git":
             return [(program, (split_git(arguments)[1] or [""])[0] if program == "git" else "", arguments)]
         return [("", "", part) for part in self.parts]
 
@@ -87,7 +90,7 @@ class QuestionFacts:
     def words(self) -> Sequence[str] | None:
         """Return the words of the command if it is certain to run only its program; then a quoted text is one word."""
         argv = self.argv or ()
-        return argv if start_of(argv)[2] and not hides_code(argv) else None
+        return argv if program_of(argv).takes_text and not hides_code(argv) else None
 
     @cached_property
     def text_parts(self) -> list[list[str]]:
