@@ -17,16 +17,8 @@ from midwatch.domain.hidden_code.command import hides_code
 from midwatch.domain.hidden_code.git import split_git
 from midwatch.domain.hidden_code.program import program_of
 from midwatch.domain.hidden_code.text import seems_command, texts_hide_code
-from midwatch.domain.host_name import (
-    find_bare_names,
-    find_host_names,
-    find_hosts,
-    fold_host,
-    has_unclear_address,
-    hides_hosts,
-    is_clear_host,
-    uses_network,
-)
+from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, has_unclear_address, is_clear_host
+from midwatch.domain.network_command import find_bare_names, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
 from midwatch.domain.tool_name import forms_of, is_clear_name
 from midwatch.services.globs import expand_home, fold_path
