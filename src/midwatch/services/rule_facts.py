@@ -68,15 +68,14 @@ class QuestionFacts:
         return parts_of(self.question.command or "")
 
     @cached_property
-    def commands(self) -> list[tuple[str, str, list[str]]]:
-        """Return each command that may run: its program, or ``, the command of git if it is git, and its words.
-
-        If the program is certain to run nothing else, its arguments are no programs.
-        """
+    def commands(self) -> list[PossibleCommand]:
+        """Return each command that may run. If only one program is certain to run, its arguments are no programs."""
         program, arguments, takes_text = program_of(self.argv or ())
-        if takes_text or program == "git":
-            return [(program, (split_git(arguments)[1] or [""])[0] if program == "git" else "", arguments)]
-        return [("", "", part) for part in self.parts]
+        if program == "git":
+            return [PossibleCommand(program, "".join(split_git(arguments)[1][:1]), arguments)]
+        if takes_text:
+            return [PossibleCommand(program, "", arguments)]
+        return [PossibleCommand("", "", part) for part in self.parts]
 
     @cached_property
     def words(self) -> Sequence[str] | None:
@@ -215,6 +214,16 @@ class QuestionFacts:
     def hides_hosts(self) -> bool:
         """Return whether the command may reach a host that it does not name for certain."""
         return self.reaches_out and hides_hosts(self.question.command or "", self.parts, self.argv)
+
+
+class PossibleCommand(NamedTuple):
+    """A command that may run."""
+
+    program: str
+    """The program, or empty if each of the words may be one."""
+    git_command: str
+    """The command of git, such as `add`, if the program is git."""
+    words: Sequence[str]
 
 
 class Folder(NamedTuple):
