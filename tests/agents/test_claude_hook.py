@@ -26,9 +26,9 @@ def kind() -> str:
     return "headless"
 
 
-def write_settings() -> str:
+def write_settings(timeout: str = "24h") -> str:
     """Return the settings of Claude Code with the hook of this installation."""
-    return json.dumps(build_settings(f"{shlex.quote(sys.executable)} -m midwatch"))
+    return json.dumps(build_settings(f"{shlex.quote(sys.executable)} -m midwatch", timeout))
 
 
 async def skipped(rig: Rig, task_id: str) -> list[str]:
@@ -57,3 +57,10 @@ async def test_rules_hold_where_claude_would_not_ask(known: Known, kind: str, tm
         await rig.client.approve(question["id"])
         task = await rig.wait_for_end(task_id)
         assert (rig.work / "asked.txt").exists(), rig.tell(task)
+
+        # Claude Code runs a tool whose hook takes longer than its timeout, so the hook must end earlier
+        await rig.restart(permissions="all", args=["--settings", write_settings("3s")], approvals=rules)
+        (rig.work / "asked.txt").unlink()
+        task = await rig.wait_for_end(await rig.send(await rig.open(), "[[shell touch asked.txt]] [[say all done]]"))
+        assert "all done" in (task["result"] or ""), rig.tell(task)
+        assert not (rig.work / "asked.txt").exists()
