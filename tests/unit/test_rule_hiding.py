@@ -395,12 +395,8 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
         "rm -rf doc/build", "tar cf a.tar doc", "grep -rn x src", "docker ps", "git checkout -b x", "ls src",
     ):  # fmt: skip
         assert judge(run(command), tmp_path, deny=[{"path": "src/secret/**"}], **FREE) == "allow", command
-    for command in (
-        "git add .",
-        "git commit -am x",
-        "git stash",
-        "git restore .",
-    ):  # git leaves its own directory alone
+    # git leaves its own directory alone
+    for command in ("git add .", "git commit -am x", "git stash", "git restore ."):
         assert judge(run(command), tmp_path, deny=[{"path": ".git/**"}], **FREE) == "allow", command
 
 

@@ -21,14 +21,16 @@ PLAIN = re.compile(
 )
 """A command that all shells read alike: without operator, redirection, substitution, glob, tilde, brace or escape."""
 SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
-RUNS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
-JOINED = re.compile(r"\\\r?\n")
+SHELL_OPTIONS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
+"""Options with which a shell runs the text that follows."""
+LINE_CONTINUATION = re.compile(r"\\\r?\n")
 QUOTING = re.compile(r"['\"\\]")
-APART = re.compile(r"[;&|\n\r]+")
-INSIDE = re.compile(r"[\s(){}<>$`]+")
-SIGNS = re.compile(r"[=:,@+]")
-ENDS = re.compile(r"[:,]")
-PIECES = re.compile(r"[^A-Za-z0-9_-]+")
+COMMAND_ENDS = re.compile(r"[;&|\n\r]+")
+WORD_ENDS = re.compile(r"[\s(){}<>$`]+")
+PATH_STARTS = re.compile(r"[=:,@+]")
+"""Signs within an argument after which a path may begin: `--output=/etc/x`."""
+PATH_ENDS = re.compile(r"[:,]")
+PIECE_ENDS = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
@@ -42,7 +44,7 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
     argv = tuple(shlex.split(text))
     if not argv[0] or "=" in argv[0]:  # an assignment in front changes what the program does
         return None
-    if not SHELL.fullmatch(argv[0]) or argv[1:-1] not in RUNS:
+    if not SHELL.fullmatch(argv[0]) or argv[1:-1] not in SHELL_OPTIONS:
         return argv
     return argv_of(argv[-1], depth - 1) if depth else None
 
@@ -52,8 +54,8 @@ def parts_of(command: str) -> list[list[str]]:
 
     In doubt, the result has too many commands rather than too few. Only the beginning of a very long text is read.
     """
-    bare = QUOTING.sub("", JOINED.sub("", command[:LONGEST]))
-    return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
+    bare = QUOTING.sub("", LINE_CONTINUATION.sub("", command[:LONGEST]))
+    return [words for part in COMMAND_ENDS.split(bare) if (words := WORD_ENDS.sub(" ", part).split())]
 
 
 class CommandPattern(NamedTuple):
@@ -112,7 +114,7 @@ class CommandPattern(NamedTuple):
         return len(pattern) > 1 and _in_order(pattern, pieces)
 
     def _folded_words(self) -> list[str]:
-        return [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
+        return [part.casefold() for word in self.words for part in WORD_ENDS.sub(" ", QUOTING.sub("", word)).split()]
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
@@ -125,7 +127,7 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
 
 def _pieces(word: str) -> Iterator[str]:
     yield word
-    for piece in PIECES.split(word):
+    for piece in PIECE_ENDS.split(word):
         if piece != word:
             yield piece
 
@@ -137,8 +139,8 @@ def places(argument: str) -> Iterator[str]:
     text up to the next sign.
     """
     option = [2] if argument.startswith("-") else []
-    for start in chain([0], (sign.end() for sign in SIGNS.finditer(argument)), option):
+    for start in chain([0], (sign.end() for sign in PATH_STARTS.finditer(argument)), option):
         if argument[start:]:
             yield argument[start:]
-            if (end := ENDS.search(argument, start)) and start < end.start():
+            if (end := PATH_ENDS.search(argument, start)) and start < end.start():
                 yield argument[start : end.start()]

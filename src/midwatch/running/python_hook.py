@@ -29,14 +29,14 @@ class PythonHook:
     restarts = 0
     last_end: HookFailure | None = None
 
-    def __init__(self, hook: object, *, apart: bool = False) -> None:
-        """Take the hook. With `apart`, a hook that only observes has a thread of its own, so that it may block."""
+    def __init__(self, hook: object, *, own_thread: bool = False) -> None:
+        """Take the hook. With `own_thread`, a hook that only observes gets a thread, so that it may block."""
         self._hook = hook
         self.name = str(getattr(hook, "name", "") or type(hook).__name__)
         self.priority: int = getattr(hook, "priority", PRIORITY)
         self.seconds: float | None = getattr(hook, "seconds", None)
         self.seams: tuple[Seam, ...] = tuple(seam for seam in SEAMS if callable(getattr(hook, seam, None)))
-        self._thread = HookThread(self.name) if apart and self.seams == ("observe",) else None
+        self._thread = HookThread(self.name) if own_thread and self.seams == ("observe",) else None
         check_hook_name(self.name)
         if inspect.isclass(hook):
             raise BadConfig(f"hook {self.name} is a class; pass an object of it.")

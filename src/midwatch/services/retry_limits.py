@@ -20,16 +20,16 @@ async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tup
     Raise Conflict if these limits are spent already.
     """
     accounts = await store.read_accounts(list_ids(old))
-    changes, own, raises = Changes(), old.budget, old.account
+    changes, own, raised_id = Changes(), old.budget, old.account
     if accounts and old.account not in {account.id for account in accounts}:
-        raises = accounts[0].id  # only the task itself has limits, not the work that it belongs to
+        raised_id = accounts[0].id  # only the task itself has limits, not the work that it belongs to
     elif not accounts and raised is not NO_LIMITS:
         spent = await store.sum_account(old.account)
         opened = build_account(old, raised, spent, now)
         accounts, own = [opened], raised.data()
         changes = Changes(records=(opened,))
     for account in accounts:
-        wanted = raised if account.id == raises else raised.keep_only(account.budget)
+        wanted = raised if account.id == raised_id else raised.keep_only(account.budget)
         limits = account.budget.override_with(wanted)
         if over := limits.over(account.spent, scope_of(account, old)):
             more = limits.grow_beyond(account.spent).text()

@@ -28,14 +28,12 @@ from midwatch.services.globs import Glob, compile_step, may_meet
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
 from midwatch.services.rule_paths import may_use_path, names_path
 
-SHORT = 1000
+LONGEST_WORD = 1000
 GLOB_WORD = re.compile(r"(?=.*[A-Za-z])[\w.-]*[*?\[{].*")
 """A glob for the name of a program, such as `g?t`."""
 BRACES = re.compile(r"\{[\w./-]+,[\w./,-]*\}")
 """A word that a shell makes several words of."""
-
-
-NAMED = frozenset({"other", "search", "think"})
+NAMED_KINDS = frozenset({"other", "search", "think"})
 """Kinds of tools that an answer "always" may allow by their name, if the question has no command, file or host."""
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,200}")
 
@@ -248,7 +246,7 @@ def _match_command(text: str, facts: QuestionFacts) -> Match:
 
 def _may_become(command: CommandPattern, facts: QuestionFacts) -> bool:
     """Return whether the texts of a tool are this command in parts, or a shell would make this command of one."""
-    short = [text for text in facts.question.texts if len(text) <= SHORT and "\n" not in text]
+    short = [text for text in facts.question.texts if len(text) <= LONGEST_WORD and "\n" not in text]
     for text in short:
         if command.begins(text.strip()) and command.may_be_in([" ".join([text, *short]).split()], None):
             return True
@@ -314,7 +312,9 @@ def _narrow(facts: QuestionFacts) -> Pattern | None:
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
         pattern = Pattern(question.kind, None, inside, facts.real_root)
-    elif question.kind in NAMED and not (question.paths or question.hosts) and TOOL_NAME.fullmatch(question.tool or ""):
+    elif question.kind in NAMED_KINDS and not (question.paths or question.hosts):
+        if not TOOL_NAME.fullmatch(question.tool or ""):
+            return None
         pattern = Pattern(question.kind, None, None, facts.real_root, question.tool)
     else:
         return None

@@ -13,17 +13,12 @@ from urllib.parse import unquote
 
 from midwatch.domain.agent import Question
 from midwatch.domain.commandline import argv_of, parts_of, places
-from midwatch.domain.hidden_code import hides_code, seems_command, split_git, start_of, texts_hide_code
-from midwatch.domain.host_name import (
-    find_bare_names,
-    find_host_names,
-    find_hosts,
-    fold_host,
-    has_unclear_address,
-    hides_hosts,
-    is_clear_host,
-    uses_network,
-)
+from midwatch.domain.hidden_code.command import hides_code
+from midwatch.domain.hidden_code.git import split_git
+from midwatch.domain.hidden_code.program import program_of
+from midwatch.domain.hidden_code.text import seems_command, texts_hide_code
+from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, has_unclear_address, is_clear_host
+from midwatch.domain.network_command import find_bare_names, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
 from midwatch.domain.tool_name import forms_of, is_clear_name
 from midwatch.services.globs import expand_home, fold_path
@@ -73,21 +68,20 @@ class QuestionFacts:
         return parts_of(self.question.command or "")
 
     @cached_property
-    def commands(self) -> list[tuple[str, str, list[str]]]:
-        """Return each command that may run: its program, or ``, the command of git if it is git, and its words.
-
-        If the program is certain to run nothing else, its arguments are no programs.
-        """
-        program, arguments, speaks = start_of(self.argv or ())
-        if speaks or program == "git":
-            return [(program, (split_git(arguments)[1] or [""])[0] if program == "git" else "", arguments)]
-        return [("", "", part) for part in self.parts]
+    def commands(self) -> list[PossibleCommand]:
+        """Return each command that may run. If only one program is certain to run, its arguments are no programs."""
+        program, arguments, takes_text = program_of(self.argv or ())
+        if program == "git":
+            return [PossibleCommand(program, "".join(split_git(arguments)[1][:1]), arguments)]
+        if takes_text:
+            return [PossibleCommand(program, "", arguments)]
+        return [PossibleCommand("", "", part) for part in self.parts]
 
     @cached_property
     def words(self) -> Sequence[str] | None:
         """Return the words of the command if it is certain to run only its program; then a quoted text is one word."""
         argv = self.argv or ()
-        return argv if start_of(argv)[2] and not hides_code(argv) else None
+        return argv if program_of(argv).takes_text and not hides_code(argv) else None
 
     @cached_property
     def text_parts(self) -> list[list[str]]:
@@ -220,6 +214,16 @@ class QuestionFacts:
     def hides_hosts(self) -> bool:
         """Return whether the command may reach a host that it does not name for certain."""
         return self.reaches_out and hides_hosts(self.question.command or "", self.parts, self.argv)
+
+
+class PossibleCommand(NamedTuple):
+    """A command that may run."""
+
+    program: str
+    """The program, or empty if each of the words may be one."""
+    git_command: str
+    """The command of git, such as `add`, if the program is git."""
+    words: Sequence[str]
 
 
 class Folder(NamedTuple):

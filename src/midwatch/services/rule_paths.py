@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from midwatch.domain.rule import MOST_PATHS
 from midwatch.services.globs import Glob, expand_home, fold_path, may_meet
-from midwatch.services.rule_facts import Folder, QuestionFacts
+from midwatch.services.rule_facts import Folder, PossibleCommand, QuestionFacts
 
-WHOLE = frozenset({
+DIRECTORY_PROGRAMS = frozenset({
     "7z", "7za", "aws", "az", "borg", "bsdtar", "buildah", "bwrap", "chmod", "chown", "cp", "cpio", "ditto", "docker",
     "gcloud", "gsutil", "helm", "install", "kubectl", "ln", "mount", "mv", "nerdctl", "pax", "podman", "rar", "rclone",
     "restic", "rm", "rsync", "s3cmd", "scp", "sftp", "shred", "tar", "twine", "zip",
 })  # fmt: skip
 """Programs that change, copy or send a whole directory."""
-WHOLE_OF_GIT = frozenset({"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage"})
-UNPACK = frozenset({"7z", "7za", "cpio", "http.server", "patch", "pax", "unar", "unrar", "unzip"})
+DIRECTORY_COMMANDS_OF_GIT = frozenset({"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage"})
+UNNAMED_FILES_PROGRAMS = frozenset({"7z", "7za", "cpio", "http.server", "patch", "pax", "unar", "unrar", "unzip"})
 """Programs that write or show files that their words do not name."""
-PACKERS = frozenset({"npm", "pnpm", "yarn", "cargo", "poetry", "uv"})
-PACKS = frozenset({"pack", "package", "publish"})
-FIND_RUNS = frozenset({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
-GIT_ALL = {
+PACKING_PROGRAMS = frozenset({"npm", "pnpm", "yarn", "cargo", "poetry", "uv"})
+PACKING_COMMANDS = frozenset({"pack", "package", "publish"})
+"""Programs, and their commands that store or send all files of a project."""
+FIND_ACTIONS = frozenset({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
+GIT_UNNAMED_FILES = {
     "add": re.compile(r"--(?:all|update|pathspec-from.*|no-ignore.*)|-[a-zA-Z]*[Au].*|:.*|.*[*?\[].*"),
     "commit": re.compile(r"--(?:all|pathspec-from.*)|-[^mFcCtu-]*a.*|:.*"),
     "reset": re.compile(r"--(?:hard|merge|keep)"),
@@ -33,7 +33,7 @@ GIT_ALL = {
     "switch": re.compile(r"--force|--discard.*|-[a-zA-Z]*f.*"),
 }
 """For commands of git, arguments with which they use files that they do not name."""
-WHOLE_WORDS = re.compile(
+DIRECTORY_WORDS = re.compile(
     r"(?:^|[^a-z])(?:delete|remove|rm|move|mv|copy|cp|rename|archive|zip|tar|upload|sync|clean|wipe|backup|commit|add)"
     r"(?:$|[^a-z])"
 )
@@ -60,11 +60,13 @@ def may_use_path(path: str, facts: QuestionFacts) -> bool:
         return True
     if any(glob.matches(form) or glob.matches(f"{form}/x") for form in facts.mentioned_paths):
         return True
-    if any(map(_leads_elsewhere, facts.places.texts)) or any(_meets(folded, text, facts) for text in facts.glob_texts):
+    if any(map(_leads_elsewhere, facts.places.texts)):
         return True
-    if any(_sweeps(folded, *command) for command in facts.commands):
+    if any(_may_match_glob(folded, text, facts) for text in facts.glob_texts):
         return True
-    return _uses_whole(folded, facts) and any(_is_above(folder, glob, folded) for folder in facts.folders)
+    if any(_uses_unnamed_files(folded, command) for command in facts.commands):
+        return True
+    return _uses_directory(folded, facts) and any(_is_above(folder, glob, folded) for folder in facts.folders)
 
 
 def _leads_elsewhere(place: str) -> bool:
@@ -74,7 +76,7 @@ def _leads_elsewhere(place: str) -> bool:
     return VARIABLE.fullmatch(place) is not None
 
 
-def _meets(path: str, text: str, facts: QuestionFacts) -> bool:
+def _may_match_glob(path: str, text: str, facts: QuestionFacts) -> bool:
     """Return whether a text of the question, read as a glob, may match a file that the rule matches, too."""
     if re.search(r"[*?\[{].*\.\.", text):
         return True
@@ -87,14 +89,18 @@ def _meets(path: str, text: str, facts: QuestionFacts) -> bool:
     return may_meet(other, path)
 
 
-def _sweeps(path: str, program: str, verb: str, words: Sequence[str]) -> bool:
+def _uses_unnamed_files(path: str, command: PossibleCommand) -> bool:
     """Return whether a command deletes, stores, changes or resets files that it does not name."""
-    names = {program, verb, *(() if program else (word.rpartition("/")[2] for word in words))}
+    words = command.words
+    programs = (command.program,) if command.program else (word.rpartition("/")[2] for word in words)
+    names = {command.git_command, *programs}
     if "find" in names:
-        return not FIND_RUNS.isdisjoint(words)
+        return not FIND_ACTIONS.isdisjoint(words)
     if "tar" in names and any(re.fullmatch(r"-?[a-zA-Z]*x[a-zA-Z]*|--(?:extract|get)", word) for word in words):
         return True
-    if not UNPACK.isdisjoint(names) or not (PACKERS.isdisjoint(names) or PACKS.isdisjoint(words)):
+    if not UNNAMED_FILES_PROGRAMS.isdisjoint(names):
+        return True
+    if not PACKING_PROGRAMS.isdisjoint(names) and not PACKING_COMMANDS.isdisjoint(words):
         return True
     if "git" not in names or path.startswith(".git/"):  # git does not store or reset its own directory
         return False
@@ -102,23 +108,26 @@ def _sweeps(path: str, program: str, verb: str, words: Sequence[str]) -> bool:
         return True
     if "stash" in names:
         return names.isdisjoint({"list", "show", "drop"}) and {"list", "show", "drop"}.isdisjoint(words)
-    return any(verb in names and any(map(GIT_ALL[verb].fullmatch, words)) for verb in GIT_ALL)
+    return any(verb in names and any(map(GIT_UNNAMED_FILES[verb].fullmatch, words)) for verb in GIT_UNNAMED_FILES)
 
 
-def _uses_whole(path: str, facts: QuestionFacts) -> bool:
+def _uses_directory(path: str, facts: QuestionFacts) -> bool:
     """Return whether the tool may use everything in a directory. To delete it is to delete what is in it."""
     question = facts.question
-    if question.kind in ("delete", "move") or any(map(WHOLE_WORDS.search, facts.tool_names if question.texts else ())):
+    if question.kind in ("delete", "move"):
         return True
-    return any(_runs_whole(path, *command) for command in facts.commands)
+    if question.texts and any(map(DIRECTORY_WORDS.search, facts.tool_names)):
+        return True
+    return any(_runs_on_directory(path, command) for command in facts.commands)
 
 
-def _runs_whole(path: str, program: str, verb: str, words: Iterable[str]) -> bool:
-    if program == "git":
-        return verb in WHOLE_OF_GIT and not path.startswith(".git/")
-    if program:
-        return program in WHOLE
-    return any(word.rpartition("/")[2] in WHOLE | WHOLE_OF_GIT for word in words)
+def _runs_on_directory(path: str, command: PossibleCommand) -> bool:
+    """Return whether a command runs a program that changes, copies or sends a whole directory."""
+    if command.program == "git":
+        return command.git_command in DIRECTORY_COMMANDS_OF_GIT and not path.startswith(".git/")
+    if command.program:
+        return command.program in DIRECTORY_PROGRAMS
+    return any(word.rpartition("/")[2] in DIRECTORY_PROGRAMS | DIRECTORY_COMMANDS_OF_GIT for word in command.words)
 
 
 def _is_above(folder: Folder, glob: Glob, path: str) -> bool:

@@ -49,7 +49,7 @@ class VerbStore(VerbRunner):
 
     reserve = write(account.reserve)
     open_days = write(account.open_days)
-    sum_account = read(account.sum_)
+    sum_account = read(account.sum_spending)
     read_accounts = peek(account.read)
     list_accounts = snapshot(account.list_)
     find_account = peek(account.find_asked)

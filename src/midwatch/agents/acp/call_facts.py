@@ -23,21 +23,23 @@ from midwatch.domain.tool_name import guess_kind
 LONGEST_TITLE = 500
 LONGEST_PATH = 4096
 DEEPEST = 20
-DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "directory", "dir_path")
-CONTENT = frozenset({
+DIRECTORY_FIELDS = ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "directory", "dir_path")
+CONTENT_FIELDS = frozenset({
     "content", "contents", "file_text", "new_string", "newString", "new_str", "newText", "new_content", "old_string",
     "oldString", "old_str", "oldText", "old_content", "before", "after", "text", "insert_text", "unified_diff",
 })  # fmt: skip
 """Fields of a tool that works on files which hold the content of files."""
-NOTES = frozenset({
+NOTE_FIELDS = frozenset({
     "description", "explanation", "reason", "justification", "summary", "call_id", "turn_id", "process_id", "parsed_cmd"
 })  # fmt: skip
 """Fields that describe a call, and do not change what it does."""
-PLACE = re.compile(r"path|file|uri|dest|source|src|dst|target|dir|folder|location|cwd|\A(?:from|to|old|new)\Z", re.I)
+PATH_FIELD = re.compile(
+    r"path|file|uri|dest|source|src|dst|target|dir|folder|location|cwd|\A(?:from|to|old|new)\Z", re.I
+)
 """Names of fields that hold a path."""
-RUNS = re.compile(r"cmd|command|script|code|shell|exec|arg|input|stdin|program|run", re.I)
+RUN_FIELD = re.compile(r"cmd|command|script|code|shell|exec|arg|input|stdin|program|run", re.I)
 """Names of fields that may hold what is run."""
-CHANGING = frozenset({"edit", "delete", "move", "execute"})
+CHANGING_KINDS = frozenset({"edit", "delete", "move", "execute"})
 TITLE_VERB = re.compile(r"^(?:Edit|Write|Read|Delete|Move|Fetch|Search) +(?=\S)")
 QUOTES = "`'\"()[]{}<>,;"
 
@@ -62,7 +64,10 @@ def read_facts(tool: Tool, call: Json, root: str) -> CallFacts:
     if kind == "other" and name and not re.match(r"mcp__|.*/", name):
         kind = guess_kind(name)
     places = [*tool.places, *tool.locations, *tool.diffs]
-    places += _find_places(raw) if kind in TARGETED else () if tool.locations else find_paths(raw)
+    if kind in TARGETED:
+        places += _find_places(raw)
+    elif not tool.locations:
+        places += find_paths(raw)
     bases = (root, *(make_absolute(name, root) for name in _find_directories(raw) if command is None))
     paths = tuple(dict.fromkeys(make_absolute(_read_place(place), base) for place in places for base in bases))
     rest, certain = _find_rest(kind, raw, command, known=bool(paths))
@@ -121,7 +126,7 @@ def find_command(tool: Tool, call: Json) -> str | None:
 
 def _judge_kind(tool: Tool) -> str:
     """Return the kind of a tool call; the strictest of what its kind, its name and its content tell."""
-    if tool.kind in CHANGING:
+    if tool.kind in CHANGING_KINDS:
         return tool.kind
     return "edit" if tool.diffs or (tool.name and guess_kind(tool.name) == "edit") else tool.kind
 
@@ -133,16 +138,18 @@ def _find_rest(kind: str, raw: Any, command: str | None, *, known: bool) -> tupl
     """
     if command is None:
         if kind in TARGETED and known:
-            return [*_find_texts(raw, CONTENT | NOTES)], True
+            return [*_find_texts(raw, CONTENT_FIELDS | NOTE_FIELDS)], True
         return raw, True
     if not isinstance(raw, Mapping):
         return raw, not raw
-    read = {*DIRECTORIES, "env", *NOTES}
+    read = {*DIRECTORY_FIELDS, "env", *NOTE_FIELDS}
     name = "command" if raw.get("command") else "cmd"
     if raw.get(name):  # else the command comes from the title
         read |= {name, "args"}
-    rest = {key: [text for text in _find_texts(raw[key], NOTES) if text not in command] for key in raw.keys() - read}
-    return [*rest.values()], not any(texts and RUNS.search(key) for key, texts in rest.items())
+    rest = {
+        key: [text for text in _find_texts(raw[key], NOTE_FIELDS) if text not in command] for key in raw.keys() - read
+    }
+    return [*rest.values()], not any(texts and RUN_FIELD.search(key) for key, texts in rest.items())
 
 
 def _find_texts(value: Any, left_out: Iterable[str], depth: int = DEEPEST) -> Iterator[str]:
@@ -164,11 +171,11 @@ def _find_places(raw: Any, name: str = "", depth: int = DEEPEST) -> Iterator[str
     """Yield the texts in the arguments of a tool that works on files which may be paths."""
     if isinstance(raw, str):
         whole = len(raw) <= LONGEST_PATH and "\n" not in raw and ("://" not in raw or raw.lower().startswith("file:"))
-        if raw and whole and (PLACE.search(name) or "/" in raw):
+        if raw and whole and (PATH_FIELD.search(name) or "/" in raw):
             yield raw
     elif isinstance(raw, Mapping) and depth:
         for key, item in raw.items():
-            if key in CONTENT or key in NOTES or key in DIRECTORIES:
+            if key in CONTENT_FIELDS or key in NOTE_FIELDS or key in DIRECTORY_FIELDS:
                 continue
             if "/" in str(key):
                 yield str(key)
@@ -194,7 +201,7 @@ def _read_title(title: str) -> Iterator[str]:
 
 
 def _find_directories(raw: Any) -> Iterator[str]:
-    return filter(None, (get_text(raw, name) for name in DIRECTORIES))
+    return filter(None, (get_text(raw, name) for name in DIRECTORY_FIELDS))
 
 
 def _shell_prefix(raw: Any, root: str) -> Iterator[str]:

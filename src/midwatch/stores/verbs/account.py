@@ -48,7 +48,7 @@ def open_days(tx: Tx, days: Sequence[Day], now: int) -> None:
         tx.run("account.add_day", encode("account", get_values(account)))
 
 
-def sum_(tx: Tx, account_id: str) -> Spending:
+def sum_spending(tx: Tx, account_id: str) -> Spending:
     row = tx.row("account.sum", {"id": account_id})
     return Spending(*row) if row is not None else Spending()
 

@@ -68,6 +68,6 @@ def _wake(tx: Tx, starter: Task, item: ContextItem, key: str, now: int) -> Chang
     wakes = tx.value(int, "context_item.wakes", root=starter.root_id or starter.id, most=MOST_WAKES) or 0
     if wakes >= MOST_WAKES:
         oldest = tx.find(ContextItem, "context_item.waking", key=item.session_key)
-        told = oldest is not None and oldest.id != item.id
-        return Changes() if told else refuse_wake(starter, item, now)
+        refused_before = oldest is not None and oldest.id != item.id
+        return Changes() if refused_before else refuse_wake(starter, item, now)
     return wake_starter(starter, session.agent if session else starter.agent, item, key, now)

@@ -386,7 +386,8 @@ function drawFacts(list, task, account) {
     ["Timeout", task.timeout_seconds ? formatPeriod(task.timeout_seconds) : null],
     ["Submitted", `${formatDateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? formatDateTime(task.due_at) : null],
-    ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)], // or a dash
+    // always shown, so that nothing moves
+    ["Started", formatDateTime(task.started_at)], ["Ended", formatDateTime(task.completed_at)],
     ["Attempt", `${task.attempt || "–"}${task.failures ? `, ${task.failures} failed` : ""}`],
     ["Used", createUsed(task, account)],
   ]);

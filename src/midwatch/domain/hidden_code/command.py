@@ -1,0 +1,135 @@
+"""Whether a command hides code: it may run something that its words do not show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from midwatch.domain.hidden_code.database import CONSOLES, console_hides
+from midwatch.domain.hidden_code.git import git_hides
+from midwatch.domain.hidden_code.interpreter import interpreter_hides
+from midwatch.domain.hidden_code.program import (
+    ASSIGNMENT,
+    TEXT_COMMANDS,
+    base_name,
+    is_shell_or_interpreter,
+    program_of,
+)
+from midwatch.domain.hidden_code.sed import sed_hides
+
+RUN_INPUT = frozenset({
+    "eval", "xargs", "parallel", "trap", "alias", "at", "batch", "expect", "m4", "crontab", "fc", "socat", "wsl",
+    "timeit", "xdotool", "ydotool", "wtype",
+})  # fmt: skip
+"""Programs that run what they read or compute."""
+PASS_TO_SHELL = frozenset({
+    "ssh", "su", "runuser", "sg", "watch", "script", "tmux", "screen", "flock", "docker", "podman", "kubectl",
+    "nsenter", "systemd-run", "nix-shell", "mosh", "rsync", "tar", "just", "entr", "scp", "sftp", "autossh", "sshfs",
+})  # fmt: skip
+"""Programs that may pass an argument to a shell, which reads it once more."""
+RUNNING_BUILTINS = frozenset({"compgen", "complete", "mapfile", "readarray", "bind", "enable"})
+"""Commands inside a shell that run a text."""
+RUNNING_ARGUMENTS = {
+    "r": r"-e.*", "elixir": r"-e.*|--eval.*|--rpc.*", "iex": r"-.*", "erl": r"-.*", "groovy": r"-.*", "scala": r"-.*",
+    "clojure": r"-.*", "clj": r"-.*", "bb": r"-.*", "swift": r"-e.*", "octave": r"--eval.*", "jshell": r".*",
+    "view": r"-c.*|\+.*|--cmd.*|-S.*", "vimdiff": r"-c.*|\+.*|--cmd.*|-S.*", "gvim": r"-c.*|\+.*|--cmd.*|-S.*",
+    "less": r"\+.*", "more": r"\+.*", "man": r"-[a-zA-Z]*[PH].*|--pager.*|--html.*", "dc": r"-e.*|--expression.*",
+    "nc": r"-[a-zA-Z]*[ec].*", "ncat": r"-[a-zA-Z]*[ec].*|--(?:.*exec|lua).*", "netcat": r"-[a-zA-Z]*[ec].*",
+    "lldb": r"-[a-zA-Z]*[oOkK].*", "cargo": r"--config.*", "yarn": r"exec", "screen": r"-X", "yq": r"--security.*",
+    "tmux": r"send.*|load-b.*|set-b.*|paste.*|if.*|run.*|pipe.*|bind.*|source.*", "rg": r"--pre.*|--hostname-bin.*",
+    "fd": r"-[a-zA-Z]*[xX].*|--exec.*", "fdfind": r"-[a-zA-Z]*[xX].*|--exec.*", "find": r"-(?:exec|ok).*",
+    "ack": r"--pager.*", "ag": r"--pager.*", "aria2c": r"--on-.*", "scp": r"-o.*|-S.*", "sftp": r"-o.*|-S.*|-b.*",
+    "strace": r".*[|!].*", "ltrace": r".*[|!].*",
+    "tar": r"--(?:check|use|to-|info|new|rsh).*|-?[a-zA-Z]*[IF][a-zA-Z]*", "su": r"-[a-zA-Z]*c.*|--.*command.*",
+    "runuser": r"-[a-zA-Z]*c.*|--.*command.*", "sg": r"-c.*", "zip": r"-TT.*|--unzip.*", "split": r"--filter.*",
+    "sort": r"--comp.*", "tcpdump": r"-[a-zA-Z]*z.*", "rsync": r"--rsync-path.*|--rsh.*",
+    "ssh": r"(?i:.*(?:command|exec)[= ].*)", "glab": r"alias|config",
+    "gh": r"alias|extensions?|ext|config|codespace|cs|--", "printf": r"-v.*", "wget": r"--use-ask.*|-e.*|--exec.*",
+    "test": r".*[$`].*", "[": r".*[$`].*", "cmd": r"/.*", "just": r"-c|--command|--shell.*|--set|.*=.*",
+}  # fmt: skip
+"""For some programs, the arguments with which they run another program."""
+ALL_COMMANDS = {"gh": frozenset({
+    "api", "attestation", "auth", "browse", "cache", "gist", "issue", "label", "org", "pr", "project", "release",
+    "repo", "ruleset", "run", "search", "secret", "ssh-key", "status", "variable", "workflow", "help", "version",
+    "--version",
+}), "glab": frozenset({
+    "api", "auth", "check-update", "ci", "cluster", "deploy-key", "help", "incident", "issue", "iteration", "job",
+    "label", "mr", "milestone", "release", "repo", "schedule", "securefile", "snippet", "ssh-key", "token", "user",
+    "variable", "version", "--version",
+})}  # fmt: skip
+"""All commands of programs that have aliases. Any other word may be an alias."""
+AWK = re.compile(r"[gmn]?awk")
+AWK_RUNS = re.compile(r"system|getline|\||@|ARGV|print[^;}]*>")
+"""What runs a program in a script of awk, or uses a file that is not an argument."""
+MAKE_RUNS = re.compile(
+    r"--ev.*|-[a-zA-Z]*E.*|(?:\.?SHELL|MAKE|GNUMAKE)[A-Z]*[+:?!]*=.*|[A-Za-z_.][\w.]*[+:?!]*=.*[^\w./:,=@+-].*",
+    re.DOTALL,
+)
+"""Arguments of make with code, or with a variable that has more than one word."""
+SHELL_SIGNS = re.compile(r"[\s;&|<>(){}*?\[\]\\'\"!~#%]")
+"""What a shell does not read as a part of a plain word."""
+SHELL_RUNS = re.compile(r"[;|]|&&|^\.[a-z]+\s|\s.*[*?\[{]|[*?\[{].*\s|^\\", re.DOTALL)
+"""What a shell runs or changes, and commands such as `.shell x` or `\\write` of other programs."""
+EXPANSION = re.compile(r"\$[A-Za-z_{('\"@*!]|`")
+"""What a shell replaces by something else; in quotes it stays, until another program reads it once more."""
+UNKNOWN_CODE_OPTION = re.compile(
+    r"--?(?:[eEcx]|eval|exec|execute|expr|command|cmd|call|run|script|shell|batch|preview|bind)(?:=(?P<long>.+))?|"
+    r"-[a-zA-Z]?[eEcx](?P<short>.+)",
+    re.DOTALL,
+)
+"""Options with which unknown programs may run code."""
+CODE_SIGNS = re.compile(r"[\s(){}*?\[\]'\"<>~]|^data:")
+"""What the code after such an option contains, and a plain word does not."""
+
+
+def hides_code(argv: Sequence[str]) -> bool:
+    """Return whether a command may run something that its words do not show. In doubt, return True."""
+    program, arguments, takes_text = program_of(argv)
+    if program in RUNNING_BUILTINS:
+        return True
+    if takes_text:
+        return _program_hides(program, arguments)
+    if any(EXPANSION.search(word) or SHELL_RUNS.search(word) for word in argv):
+        return True
+    if _has_code_option(argv):
+        return True
+    return any(_program_hides(base_name(word), list(argv[at + 1 :])) for at, word in enumerate(argv))
+
+
+def _program_hides(program: str, arguments: list[str]) -> bool:
+    """Return whether `program`, if it runs with these arguments, may run something else."""
+    if program in RUN_INPUT:
+        return True
+    if program == "env":
+        options = [word for word in arguments if word.startswith("-") or ASSIGNMENT.fullmatch(word)]
+        return any(ASSIGNMENT.fullmatch(word) or re.match(r"-\w*S|--split", word) for word in options)
+    running = RUNNING_ARGUMENTS.get(program)
+    if running and any(re.fullmatch(running, word, re.DOTALL) for word in arguments):
+        return True
+    if is_shell_or_interpreter(program):
+        return interpreter_hides(program, arguments)
+    if AWK.fullmatch(program):
+        return any(AWK_RUNS.search(word) for word in arguments)
+    if program == "git":
+        return git_hides(arguments)
+    if program in ("make", "gmake"):
+        return any(map(MAKE_RUNS.fullmatch, arguments))
+    if program in ("sed", "gsed"):
+        return sed_hides(arguments)
+    if program in CONSOLES:
+        return any(map(console_hides, arguments))
+    if program in ALL_COMMANDS and arguments and ALL_COMMANDS[program].isdisjoint(arguments[:1]):
+        return True
+    if not TEXT_COMMANDS.get(program, frozenset()).isdisjoint(arguments[:1]):
+        return False
+    return program in PASS_TO_SHELL and any(map(SHELL_SIGNS.search, arguments))
+
+
+def _has_code_option(argv: Sequence[str]) -> bool:
+    """Return whether a word after an option such as `--eval`, or within it, looks like code."""
+    for at, word in enumerate(argv):
+        if option := UNKNOWN_CODE_OPTION.fullmatch(word):
+            value = option["long"] or option["short"] or "".join(argv[at + 1 : at + 2])
+            if CODE_SIGNS.search(value):
+                return True
+    return False
