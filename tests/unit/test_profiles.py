@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.profiles import advise, detect, find_program
 from midwatch.base.errors import BadConfig
+from midwatch.desk.build import build_agents
+from midwatch.desk.config import Settings
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
 
@@ -81,6 +84,20 @@ async def test_a_detected_program_becomes_an_agent(tmp_path: Path, monkeypatch: 
     assert (await talk.turn(turn)).text == "aider --yes-always --no-stream --message say hello"
     await talk.close()
     guard.close()
+
+
+def test_a_section_without_a_kind_changes_the_found_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a section with nothing but rules replaced the agent by one of kind command without a program."""
+    install(tmp_path, "claude", "codex")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    rules: Any = {"approvals": {"deny": [{"command": "git push"}]}}
+    sections: Any = {"claude": {**rules, "slots": 2}, "codex": {**rules, "argv": ["true"]}, "demo": rules}
+    found = build_agents(Settings(home=tmp_path), {})["claude"]
+    built = build_agents(Settings(home=tmp_path, agents=sections), {})
+    assert (built["claude"].kind, built["claude"].terms.slots) == (found.kind, 2)
+    assert (built["codex"].kind, built["demo"].kind) == ("command", "demo")
+    with pytest.raises(BadConfig, match=r"agents\.other\.argv: it is missing"):
+        build_agents(Settings(home=tmp_path, agents={"other": rules}), {})
 
 
 def test_advice_is_given_for_known_programs() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.prices import find_listed_cost
-from midwatch.agents.profiles import detect
+from midwatch.agents.profiles import build_section, detect
 from midwatch.agents.registry import build as build_agent
 from midwatch.base.clock import Clock
 from midwatch.base.errors import BadConfig, UnknownAgent
@@ -64,9 +64,12 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     If two of them have the same name, the later one in this order is used.
     """
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
-    if settings.detect_agents:
-        built.update({detected.program.name: detected.build_agent() for detected in detect()})
-    for name, agent in settings.agents.items():
+    sections: dict[str, dict[str, Any]] = {"demo": {"kind": "demo"}}
+    for detected in detect() if settings.detect_agents else ():
+        built[detected.program.name] = detected.build_agent()
+        sections[detected.program.name] = build_section(detected.program, detected.way)
+    for name, configured in settings.agents.items():
+        agent = configured.complete(sections.get(name, {}))
         built[name] = build_agent(
             name,
             agent.kind,

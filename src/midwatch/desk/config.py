@@ -172,7 +172,11 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field("command", description="One of the kinds below, or package.module:Class of your own code.")
+    kind: str = Field(
+        "command",
+        description="One of the kinds below, or package.module:Class of your own code. Without `kind` and `argv`, the "
+        "section changes the demo agent, or the program of this name that midwatch has found.",
+    )
     timeout: Seconds | None = Field(None, gt=0, description="Time limit of a task. Default: that of its kind.")
     on_crash: Literal["resume", "rerun", "fail"] | None = Field(
         None, description="What happens to a task when its process dies. Default: that of its kind."
@@ -223,6 +227,12 @@ class AgentSettings(BaseModel):
     handoffs: bool | list[Any] = Field(
         True, description="Whether it accepts handoffs. For kind llm also: the agents that it may hand over to."
     )
+
+    def complete(self, found: Mapping[str, Any]) -> AgentSettings:
+        """Return these settings with those of the agent that midwatch has `found`, unless they name a kind or argv."""
+        if not self.model_fields_set.isdisjoint({"kind", "argv"}):
+            return self
+        return self.model_copy(update={name: found[name] for name in found.keys() - self.model_fields_set})
 
     def options(self) -> dict[str, Any]:
         """Return the options of its kind."""
