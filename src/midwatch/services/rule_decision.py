@@ -120,7 +120,7 @@ def _decide_level(level: Level, facts: QuestionFacts) -> Decision:
     if uncertain is not None:
         allowing = [rule for rule in allowing if _is_exact(rule.pattern)]
         if not allowing:
-            text = f"ask, because it cannot be read for certain; it may be {uncertain.pattern.words()}"
+            text = f"ask, because this rule may apply: {uncertain.text}"
             return Decision("ask", uncertain.by, text, level.source)
     if allowing:
         return Decision("allow", allowing[0].by, allowing[0].text, level.source)

@@ -11,12 +11,13 @@ import { formatUsage } from "../figures.js";
 import { addHandoffWork, createNotice, createRelative, updateNotice } from "../lineage.js";
 import { applyEvent, formatEvent, formatWait, getTone, isOpen } from "../model.js";
 import { createHandoffRow, openHandoffForm, updateHandoffRow } from "../handoff-parts.js";
+import { drawOutput } from "../output.js";
 import {
   confirmAction, createActionButton, createAgo, createCopyButton, createDetailHead, createElapsed, createEmpty,
   createPanel, createSegments, createSessionLink, createSkeleton, createStatus, formatPrompt, renderFacts,
   setAttribute, showToast, updateElapsed, updateStatus,
 } from "../parts.js";
-import { grow, Partial } from "../partial.js";
+import { Partial } from "../partial.js";
 import { isBelow } from "../spans.js";
 import { drawSteps } from "../steps.js";
 import { loadSnapshot, stream } from "../stream.js";
@@ -54,7 +55,8 @@ export default async function renderTask(main, page) {
     await readPartial();
     reading = false;
   });
-  const showPartial = limitToFrame(() => { data.partial = partial.text; drawOutput(view, data); });
+  const showOutput = () => drawOutput(view.output, view.outputTitle, data);
+  const showPartial = limitToFrame(() => { data.partial = partial.text; showOutput(); });
   const handleEvent = (event) => {
     if (event.task_id !== id && !isBelow(event, id)) return;
     if (!data.read) return void data.early.push(event);
@@ -95,7 +97,7 @@ export default async function renderTask(main, page) {
       if (event.kind === "thought_delta" && data.work.handle(event)) draw();
       if (event.kind === "screen_update") {
         data.partial = event.payload.screen;
-        if (data.read) drawOutput(view, data);
+        if (data.read) showOutput();
       }
       if (!data.task) return;
       data.last = event.time;
@@ -264,7 +266,7 @@ function drawAll(view, data, page) {
   }
   drawWork(view, data);
   view.worktree.show(task);
-  drawOutput(view, data);
+  drawOutput(view.output, view.outputTitle, data);
   drawEvents(view, data);
   const spent = sumSpent(task, data.account, sortEvents(data));
   drawBudget(view.budget, task, data.account, spent);
@@ -336,41 +338,6 @@ async function retryTask(task, accountId) {
   const retried = await post(`/tasks/${task.id}/retry`, {}, { key: createRequestKey() });
   showToast("Retry started.");
   navigate(`/tasks/${retried.id}`);
-}
-
-function drawOutput(view, data) {
-  const { task } = data;
-  const kind = isOpen(task) ? "partial" : task.status === "done" ? "result" : "error";
-  setText(view.outputTitle,
-    { partial: "Output", result: "Result", error: task.status === "failed" ? "Error" : "Cancelled" }[kind]);
-  if (kind === "partial") {
-    if (view.output.dataset.kind !== "partial")
-      view.output.replaceChildren(h("p.faint.none"), h("div.plain-text", { "aria-live": "off" }));
-    const [none, text] = view.output.children;
-    none.hidden = Boolean(data.partial);
-    setText(none, task.status === "running" || task.started_at ? "No output yet." : "Not started yet.");
-    grow(text, data.partial ?? "");
-  } else if (kind === "result") {
-    if (view.output.content === (data.result_html ?? task.result)) return;
-    view.output.content = data.result_html ?? task.result;
-    if (data.result_html) view.output.replaceChildren(insertSanitised(h("div.page-text"), data.result_html));
-    else view.output.replaceChildren(task.result ? h("div.plain-text", task.result)
-      : h("p.faint", ...describeEnd(task)));
-  } else if (view.output.content !== `error ${task.error}`) {
-    const kept = task.result || data.partial;
-    view.output.content = `error ${task.error}`;
-    view.output.replaceChildren(
-      h("div.plain-text", { class: task.status === "failed" ? "problem" : "faint" },
-        task.error || (task.status === "failed" ? `Failed: ${task.outcome}.` : "Cancelled.")),
-      kept ? h("details", h("summary", "Partial output"), h("div.plain-text", kept)) : "");
-  }
-  view.output.dataset.kind = kind;
-}
-
-/** Describe the end of a task that is done and has no text. */
-function describeEnd({ outcome, transferred_to: next }) {
-  if (next) return ["The session moved to another agent: ", h("a", { href: `/tasks/${next}` }, "view its task"), "."];
-  return [outcome === "silent" ? "The agent had nothing to report (silent)." : "The task ended without a text."];
 }
 
 function createCause({ cause, cause_id: id }) {
