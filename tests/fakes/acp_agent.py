@@ -330,6 +330,13 @@ class Agent:
         self.ask("session/request_permission", {"toolCall": {**call, "content": [change]}, "options": options})
         self.update("tool_call_update", toolCallId="diff", status="completed", content=[change])
 
+    def do_look(self, argument):
+        """Ask to read a file."""
+        call = {"toolCallId": "look", "title": "Read", "kind": "read", "locations": [{"path": argument}]}
+        options = [OPTIONS["a"], OPTIONS["r"]]
+        self.granted = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
+        self.update("tool_call_update", toolCallId="look", status="completed")
+
     def do_bigdiff(self, argument):
         lines = int(argument) * 1_000_000 // 40
         old = "".join(f"line {number:034}\n" for number in range(lines))

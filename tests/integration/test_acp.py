@@ -392,3 +392,11 @@ async def test_one_yes_is_enough_for_a_request_and_its_file(tmp_path: Path) -> N
             assert question.paths == (f"{tmp_path}/memory/{path}",)
             await desk.approvals.answer(question.id, question.choices[0].name)
         assert (await sending).result == "writtenwritten"
+
+
+async def test_a_yes_to_read_a_file_allows_no_change(tmp_path: Path) -> None:
+    async with desk_at(tmp_path, '[approvals]\nallow = [{kind = "read"}]\ndeny = [{kind = "edit"}]\n') as desk:
+        path = tmp_path / "memory/notes"
+        task = await run_task(desk, f"[[look {path}]] [[write {path} text]]")
+        assert await skipped(desk, task) == [(None, "write_text_file", "deny edit")]
+        assert not path.exists()

@@ -70,7 +70,8 @@ class AcpConversation:
         self._emitting = asyncio.Lock()
         self._questions = asyncio.Lock()
         self._waiting = 0
-        self._granted: set[str | None] = set()  # the commands and files that the agent may use in this turn
+        self._granted: set[tuple[str, str, str | None]] = set()
+        """What was allowed in this turn: the kind of use, the command or the file, and the directory."""
         self._heard_at = self._asked_at = time.monotonic()
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -461,7 +462,7 @@ class AcpConversation:
 
     async def _refuse_request(self, turn: Turn, call: ToolCall | None) -> str | None:
         """Return why midwatch must not read, write or run something for the agent; None if it may."""
-        if call is None or not self._granted.isdisjoint({call.command, *call.paths}):
+        if call is None or not self._granted.isdisjoint((call.kind, name, call.root) for name in list_targets(call)):
             return None  # a person or a rule has allowed it just now
         self._waiting += 1
         try:
@@ -511,7 +512,7 @@ class AcpConversation:
             if answer is None or not answer.granted:
                 return answer
             if tool.wanted() == asked:
-                self._granted |= {question.command, *question.paths} - {None}
+                self._granted |= {(question.kind, name, question.root) for name in list_targets(question)}
                 return answer
             call = {"title": tool.title}
         return Answer("denied", None, f"{self._agent.name} changed the tool call again and again while it was asked")
@@ -556,6 +557,11 @@ class AcpConversation:
             await desk.terminals.close()
         if link is not None:
             await link.close()
+
+
+def list_targets(use: Question | ToolCall) -> tuple[str, ...]:
+    """Return what a tool would use: its command, or its files."""
+    return use.paths if use.command is None else (use.command,)
 
 
 def _measure_diffs(update: Mapping[str, Any]) -> int:
