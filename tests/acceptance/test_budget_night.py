@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ shutdown_grace = 0
 kind = "llm"
 model = "openai:fake"
 base_url = "{url}/v1"
+mcp = {{ tools = {{ command = ["sh", "-c", "echo started >> {home}/starts; exec {python} {mcp}"] }} }}
 """
+MCP = Path(__file__).parents[1] / "fakes/mcp_server.py"
 SCRIPT = "".join('[[tool nothing {"n": 1}]]' for _ in range(9))
 
 
@@ -24,7 +27,7 @@ async def test_a_budget_question_survives_a_crash_and_the_work_goes_on_after_the
     home = tmp_path / "home"
     home.mkdir()
     async with serve() as (url, model):
-        (home / "midwatch.toml").write_text(CONFIG.format(url=url))
+        (home / "midwatch.toml").write_text(CONFIG.format(url=url, home=home, python=sys.executable, mcp=MCP))
         server = Server(home, OPENAI_API_KEY="none")
         await server.start()
         try:
@@ -51,6 +54,8 @@ async def test_a_budget_question_survives_a_crash_and_the_work_goes_on_after_the
                 assert (await http.get(f"/approvals/{first['id']}")).json()["status"] == "expired"
                 assert len((await http.get("/approvals")).json()["approvals"]) == 1
                 assert len(model.requests) == calls, "no call is made while it waits"
+                starts = (home / "starts").read_text().split()
+                assert len(starts) == 2, "the new attempt is ready before it asks, so it goes on soon"
                 answer = {"choice": "raise by 100 %"}
                 assert (await http.post(f"/approvals/{second['id']}/approve", json=answer)).status_code == 200
                 await model.until(lambda current: len(current.requests) > calls)

@@ -199,6 +199,24 @@ async def test_wind_up_is_one_last_call_without_tools(home: Path) -> None:
             assert (await read_account(desk, task.id)).steps == 4
 
 
+async def test_after_its_time_is_spent_the_work_winds_up_with_one_call(home: Path) -> None:
+    async def hang() -> None:
+        """Never returns."""
+        await asyncio.Event().wait()
+
+    async with serve() as (url, model):
+        agent = LlmAgent("it", "openai:fake", base_url=f"{url}/v1", tools=[hang])
+        async with open_home(home, it=agent) as desk:
+            task = await submit(desk, "[[tool hang {}]]", budget={"seconds": 0.5})
+            question = await find_question(desk)
+            calls = len(model.requests)
+            await desk.approvals.answer(question.id, "wind up")
+            done = await wait(desk, task)
+            assert (done.status, done.outcome, done.attempt) == ("done", "ok", 2), done.error
+            assert len(model.requests) == calls + 1
+            assert await desk.approvals.list() == [], "nobody is asked again"
+
+
 async def test_a_question_that_nobody_answers_stops_the_work(home: Path) -> None:
     clock = FakeClock()
     async with open_home(home, clock=clock, it=ScriptedAgent(spend)) as desk:

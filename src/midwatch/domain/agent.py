@@ -322,7 +322,8 @@ class Turn(ProgramOwner, Protocol):
         """Reserve the next step in the budgets of the task, before a model is called or a tool is used.
 
         If a budget is spent, people may be asked first; meanwhile the turn has no slot. The step begins with its event.
-        Until then, another call of this method reserves nothing more.
+        Until then, another call of this method reserves nothing more. An agent whose class has `reserves_steps` calls
+        this method before every step, and can wind up.
         """
 
     async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:

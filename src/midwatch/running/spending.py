@@ -46,41 +46,48 @@ class TurnSpending:
         self._held = 0
         """The number of reserved steps that have not started."""
         self._winds_up = False
+        self._reserves = False
         task = run.task
-        self._tree: tuple[str, ...] = (task.account_id,) if task.account_id is not None else ()
+        self._tree_account: tuple[str, ...] = (task.account_id,) if task.account_id is not None else ()
         """The account of the tree. It is also charged if it does not exist: a retry may open it at any time."""
         verifies = task.cause == "goal" and "#step:" not in (task.internal_key or "")
-        self._extended = task.account_id if verifies else None
+        self._extended_account = task.account_id if verifies else None
         """The account whose limits are extended: that of a goal, when the goal is verified or wrapped up."""
-        self._before: Spending | None = None
+        self._spent_before: Spending | None = None
         """What the extended account had spent when this attempt began."""
 
     # -- the beginning -------------------------------------------------------------------------------------------
 
-    async def open(self) -> DaySpent | None:
-        """Read the accounts of the task. If the budget of the day is spent, return it."""
+    async def open(self, *, reserves: bool = False) -> DaySpent | None:
+        """Read the accounts of the task. If the budget of the day is spent, return it.
+
+        `reserves` is whether the agent reserves each step before it begins, and can wind up.
+        """
+        self._reserves = reserves
         task = self._run.task
         days = await self._host.budgets.open_days(task.agent)
         if task.budget is None and task.account_id is None and not days:
             return None  # nothing limits this task
         self._ids = list_ids(task, days)
         await self._read()
-        self._before = next((account.spent for account in self._accounts if account.id == self._extended), None)
+        self._spent_before = next(
+            (account.spent for account in self._accounts if account.id == self._extended_account), None
+        )
         for account in self._accounts:
             if account.scope == "day" and (over := find_over(account, account.spent, task)):
                 return DaySpent(over, self._host.budgets.find_day_end())
         return None
 
-    async def admit(self, *, closes: bool) -> Permit:
+    async def admit(self) -> Permit:
         """Decide whether the turn may begin; people may be asked first.
 
-        `closes` is whether the agent can end its work with one last answer after its budget is spent.
+        An agent that reserves its steps may begin: it asks with its first step, when its libraries are loaded and its
+        tools are ready. So it goes on soon after the answer.
         """
-        while True:
-            if (found := self._find_over()) is None or (closes and found[0].on_budget == "wind_up"):
-                return MAY_START
+        while not self._reserves and (found := self._find_over()) is not None:
             if (permit := await self._decide(*found)) is not None:
                 return permit
+        return MAY_START
 
     async def _read(self) -> None:
         self._note(Reservation(tuple(await self._host.store.read_accounts(self._ids))))
@@ -117,7 +124,7 @@ class TurnSpending:
             self._meter.count_start()
         if given_back:
             self._meter.give_back()
-        if not self._ids and not self._tree:
+        if not self._ids and not self._tree_account:
             return
         self._settle(self._meter.settle())
         if found := self._find_over():
@@ -138,13 +145,13 @@ class TurnSpending:
         if not self._ids:
             self._meter.count_start()
             return None
-        if self._extended is not None and (found := self._find_over()) is not None:
+        if self._extended_account is not None and (found := self._find_over()) is not None:
             self._note_reached(*found)  # the store does not know the extended limits
             return found
         await self._renew_days()
         self._settle(self._meter.settle())
         await self._log.drain()
-        reservation = await self._host.store.reserve(self._run.fence, self._ids, self._extended)
+        reservation = await self._host.store.reserve(self._run.fence, self._ids, self._extended_account)
         if reservation.granted:
             self._meter.count_start()
             self._meter.skip_step()
@@ -169,11 +176,11 @@ class TurnSpending:
         await self._read()
 
     def _settle(self, spent: Spending) -> None:
-        self._log.add_charges(charge({*self._ids, *self._tree}, spent))
+        self._log.add_charges(charge({*self._ids, *self._tree_account}, spent))
 
     def finish(self, usage: Mapping[str, Any] | None) -> None:
         """Charge what is not charged yet, at the end of the attempt. `usage` is its whole usage."""
-        if not self._ids and not self._tree:
+        if not self._ids and not self._tree_account:
             return
         for _ in range(self._held):
             self._meter.give_back()
@@ -198,7 +205,9 @@ class TurnSpending:
     def _get_limited(self) -> list[Account]:
         """Return the accounts with the limits that apply to this attempt."""
         return [
-            extend_limits(account, self._before or account.spent) if account.id == self._extended else account
+            extend_limits(account, self._spent_before or account.spent)
+            if account.id == self._extended_account
+            else account
             for account in self._accounts
         ]
 
@@ -208,13 +217,16 @@ class TurnSpending:
         return any(account.budget.usd is not None for account in self._accounts)
 
     def remaining_seconds(self) -> float | None:
-        """Return the seconds that the task may still work, or None if there is no limit."""
+        """Return the seconds that the task may still work, or None if there is no limit.
+
+        If an agent reserves its steps, limits that are reached already do not count: the next step is not granted.
+        """
         rests = [
             account.budget.seconds - self._estimate(account).seconds
             for account in self._get_limited()
             if account.budget.seconds is not None
         ]
-        return max(0.0, min(rests)) if rests else None
+        return min((max(0.0, rest) for rest in rests if rest > 0 or not self._reserves), default=None)
 
     def spend_time(self) -> None:
         """Record that the turn has used all seconds of its budget."""
@@ -240,6 +252,8 @@ class TurnSpending:
         """Ask people after an agent was interrupted, because its budget is spent. Return whether it may go on."""
         await self._refresh()
         while (found := self._find_over()) is not None:
+            if found[0].on_budget == "wind_up" and found[0].id != self._extended_account and self._reserves:
+                return not self._winds_up  # the next attempt gives the last answer
             if found[0].on_budget != "ask" or await self._decide(*found) is not None:
                 return False
         return True

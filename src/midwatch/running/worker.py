@@ -188,7 +188,7 @@ class Worker:
         if agent is None:
             return TurnOutcome("error", error=f"agent {task.agent!r} is no longer configured here; add it again.")
         try:
-            if day := await turn.spending.open():
+            if day := await turn.spending.open(reserves=getattr(agent, "reserves_steps", False)):
                 return TurnOutcome("budget", error=day.over.words, day_spent=day)
             if task.cause == "result" and not await turn.results(again=True):
                 return TurnOutcome("silent", text="")  # another turn took the results that this turn is for
@@ -206,7 +206,7 @@ class Worker:
                 await self._enter_directory(turn, task.workdir, task.pin)
             if run.task.worktree is not None:
                 session = await self._enter_worktree(run, turn, session, agent)
-            permit = await turn.spending.admit(closes=agent.kind == "llm")
+            permit = await turn.spending.admit()
             if permit.action != "go_on":
                 return TurnOutcome("budget", error=permit.reason)
             if not getattr(agent, "takes_results", False):

@@ -30,6 +30,7 @@ class LlmAgent(BaseAgent):
     starts_programs = True
     takes_history = True
     takes_results = True
+    reserves_steps = True
     options_class: ClassVar[type[LlmOptions]] = LlmOptions
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
 
