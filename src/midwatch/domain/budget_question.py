@@ -45,8 +45,7 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
     overs = [Over(name, getattr(account.budget, name), getattr(spent, name), scope_of(account, task)) for name in names]
     at_limit = AT_LIMIT_OF_DAY if account.scope == "day" else AT_LIMIT[account.on_budget]
     texts = [
-        f"{task.agent}: {over.warning}.\nWork: {_shorten(task)}\n"
-        f"{at_limit} See `midwatch budget {account.id}`."
+        f"{task.agent}: {over.warning}.\nWork: {_shorten(task)}\n{at_limit} See `midwatch budget {account.id}`."
         for over in overs
     ]
     return Changes(
