@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.hook import Hook, HookDecision, HookMeta
 from midwatch.testing import RecordingTurn
-from servers import Server, eventually
+from servers import PATIENCE, Server, eventually
 
 Fake = tuple[str, Model]
 Subject = dict[str, Any]
@@ -303,31 +304,36 @@ async def test_an_observing_hook_can_hold_up_and_change_nothing(fake: Fake, home
         assert all(event.payload for event in await read_events(desk, task, "turn_*", "tool_*", "llm_*"))
 
 
-BLOCKING = """
-import time
-from midwatch import Hook
+class Blocking(Policy):
+    """Decides as `Policy` does, and blocks its thread while it observes."""
 
-class Blocking(Hook):
-    async def observe(self, event):
+    blocks, released = threading.Event(), threading.Event()
+
+    async def observe(self, event: Event) -> None:
         if event.kind == "turn_start":
             raise SystemExit
-        time.sleep(event.kind == "llm_request" and 3600)
-"""
+        if event.kind == "llm_request":
+            self.blocks.set()
+            self.released.wait(PATIENCE)
+            self.blocks.clear()
 
 
-async def test_an_observing_hook_of_the_settings_may_block(
-    fake: Fake, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "blocking_hook.py").write_text(BLOCKING)
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = Settings.load(home, detect_agents=False, hooks=["blocking_hook:Blocking"])
-    async with Runtime.open(settings=settings, agents={"it": agent(fake)}) as desk:
-        task = await run(desk, f"{PUSH} [[say done]]")
-        assert task.outcome == "ok" and ran == ["main True"]
-        assert await eventually(lambda: desk.hooks.list()[0].failures == 2)
-        (report,) = desk.hooks.list()
-        assert report.last_error == "it did not take an event within 5 s." and report.events > 2
-        assert (await run(desk, f"{PUSH} [[say done]]")).outcome == "ok"
+@pytest.mark.parametrize("registered", [True, False], ids=["passed", "of the settings"])
+async def test_a_hook_that_blocks_while_it_observes_holds_up_nothing(fake: Fake, home: Path, registered: bool) -> None:
+    Blocking.released.clear()
+    named = [] if registered else [f"{__name__}:Blocking"]
+    settings = Settings.load(home, detect_agents=False, hooks=named)
+    hooks = [Blocking()] if registered else []
+    async with Runtime.open(settings=settings, agents={"it": agent(fake)}, hooks=hooks) as desk:
+        try:
+            task = await run(desk, '[[tool push {"to": "dev", "force": true}]] [[say done]]')
+            assert task.outcome == "ok" and ran == ["dev False"], "it still decides"
+            assert await eventually(lambda: desk.hooks.list()[0].failures == 2)
+            (report,) = desk.hooks.list()
+            assert report.last_error == "it did not take an event within 5 s." and report.events > 2
+            assert (await run(desk, f"{PUSH} [[say done]]")).outcome == "ok" and Blocking.blocks.is_set()
+        finally:
+            Blocking.released.set()
 
 
 # -- programs ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from midwatch import Runtime, Settings, Turn, TurnResult
-from midwatch.base.errors import AgentError, HandoffError
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import AgentError, HandoffError, NotFound
 from midwatch.domain.agent import AgentTerms, Question
 from midwatch.domain.event import (
     Event,
@@ -28,6 +29,7 @@ from midwatch.domain.event import (
 from midwatch.domain.hook import HookDecision
 from midwatch.domain.identity import Actor
 from midwatch.domain.task import Task
+from midwatch.stores.verbs import listing
 from midwatch.testing import RecordingChannel, ScriptedAgent
 from servers import until
 
@@ -152,6 +154,20 @@ async def test_every_event_of_a_tree_says_what_it_grew_out_of(office: Office) ->
         assert [event.seq for event in stored] == [event.seq for event in everything if which.matches(event)]
     of_last = {event.task_id for event in await desk.store.read_events(0, EventFilter(tree=last.id))}
     assert of_last == {last.id, back.id, again.id}
+
+
+async def test_an_unknown_tree_is_reported_in_a_log_of_many_pages(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = office.running
+    root = await desk.tasks.wait((await desk.tasks.submit("help", agent="helper")).id)
+    monkeypatch.setattr(listing, "MOST_LOOKED", 1)
+    with pytest.raises(NotFound, match="no task or goal 't_none'"):
+        await desk.events.page(EventFilter(tree="t_none"), 0, None, 10)
+    await desk.store.prune_tasks(before=root.created_at + 3600 * SECOND, keep=0)
+    assert await desk.store.get_task(root.id) is None
+    page = await desk.events.page(EventFilter(tree=root.id), 0, None, 10)
+    assert page["events"], "the record of a task is removed before its events"
 
 
 async def test_the_path_of_a_step_begins_with_its_goal(office: Office) -> None:

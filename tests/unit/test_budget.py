@@ -25,7 +25,7 @@ from midwatch.domain.budget import (
     Spending,
     count_usage,
     format_amount,
-    retry_command,
+    suggest_retry,
 )
 from midwatch.domain.budget_question import CHOICES, answer_question
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
@@ -119,11 +119,11 @@ def test_a_spent_budget_is_described_in_words(over: Over, words: str) -> None:
 
 def test_the_suggested_retry_asks_for_more_if_the_budget_is_spent() -> None:
     over = Over("tokens", 9, 19, "task")
-    assert retry_command("t_1", "error", "it broke") == "midwatch retry t_1"
-    assert retry_command("t_1", "budget", over.words) == "midwatch retry t_1 --budget MORE"
-    assert retry_command("t_1", "budget", over._replace(scope="day").words) == "midwatch retry t_1", "midnight comes"
+    assert suggest_retry("t_1", "error", "it broke") == "midwatch retry t_1"
+    assert suggest_retry("t_1", "budget", over.words) == "midwatch retry t_1 --budget MORE"
+    assert suggest_retry("t_1", "budget", over._replace(scope="day").words) == "midwatch retry t_1", "midnight comes"
     assert over.raised == "tokens=36"
-    assert over.nearly == "its budget of 9 tokens is spent: 19 tokens"
+    assert over.warning == "its budget of 9 tokens is spent: 19 tokens"
 
 
 # -- prices ----------------------------------------------------------------------------------------------------------
@@ -340,6 +340,14 @@ def test_ten_tenths_reach_a_limit_of_one() -> None:
     assert spent.usd < 1.0 and Budget(usd=1.0).over(spent, "task") is not None
     assert answer_question(account, "raise by 25 %")[0] == Budget(usd=1.25)
     assert Budget(usd=1.0).grow_beyond(spent) == Budget(usd=2.0)
+
+
+@pytest.mark.parametrize("missing", [1e-10, 1e-9, 0.0])
+def test_a_raised_limit_is_never_reached_at_once(missing: float) -> None:
+    """Once 1.25 was the answer to a spending a little below 1.25, and counted as reached."""
+    spent = Spending(usd=1.25 * (1 - missing))
+    account = Account(id="t_1", limits={"usd": 1.0}, usd=spent.usd)
+    assert answer_question(account, "raise by 25 %")[0].over(spent, "task") is None
 
 
 def test_a_very_small_limit_can_be_raised() -> None:

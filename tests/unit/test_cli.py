@@ -518,8 +518,8 @@ def test_the_state_of_a_spent_budget_is_that_of_the_console() -> None:
 def test_a_paused_goal_names_the_command_that_raises_a_spent_limit() -> None:
     paused: Any = {"id": "g_1", "max_steps": 0, "step": 9, "max_tokens": 0, "tokens": 9, "max_usd": 0, "usd": 0}
     resume = "Resume it: midwatch goal resume g_1"
-    assert goal.describe_way_on({**paused, "max_seconds": 10, "seconds": 9}) == resume
-    raised = goal.describe_way_on({**paused, "max_seconds": 10, "seconds": 11})
+    assert goal.suggest_resume({**paused, "max_seconds": 10, "seconds": 9}) == resume
+    raised = goal.suggest_resume({**paused, "max_seconds": 10, "seconds": 11})
     assert raised == f"Raise it: midwatch goal edit g_1 --max-time MORE\n{resume}"
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from midwatch.domain.hook import ACTIONS, SEAMS, HookDecision, HookMeta, Seam, c
 from midwatch.domain.hook_patch import apply_patch
 from midwatch.domain.hook_subject import make_example
 from midwatch.running.hook_chain import HookChain
+from midwatch.running.hook_thread import HookThread
 from midwatch.running.python_hook import PythonHook
 
 META = HookMeta("it", "t_1", 1, "t_1.1", "bg:t_1")
@@ -235,3 +239,68 @@ def test_an_object_that_is_no_hook_is_refused(hook: object, why: str) -> None:
 def test_two_hooks_must_not_have_the_same_name() -> None:
     with pytest.raises(BadConfig, match="two hooks are named 'x'"):
         HookChain([PythonHook(Deciding("x", None)), PythonHook(Deciding("x", None))])
+
+
+# -- the thread on which a hook observes ---------------------------------------------------------------------------
+
+
+async def test_events_whose_time_is_over_are_not_taken_after_a_block() -> None:
+    thread, blocks, released, taken = HookThread("x"), threading.Event(), threading.Event(), list[int]()
+
+    async def block() -> None:
+        blocks.set()
+        released.wait(60)
+
+    async def take(number: int) -> None:
+        taken.append(number)
+
+    blocking = asyncio.create_task(thread.run(block))
+    assert await asyncio.to_thread(blocks.wait, 60)
+    late = [asyncio.create_task(thread.run(partial(take, number))) for number in range(3)]
+    await asyncio.sleep(0)  # the calls are on their way
+    for call in late:
+        call.cancel()
+    await asyncio.wait(late)
+    released.set()
+    await blocking
+    await thread.run(partial(take, 3))
+    assert taken == [3]
+    await thread.stop()
+
+
+async def test_a_call_may_clean_up_when_its_thread_ends() -> None:
+    thread, waits, cleaned = HookThread("x"), threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        waits.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            cleaned.set()
+
+    waiting = asyncio.create_task(thread.run(wait))
+    assert await asyncio.to_thread(waits.wait, 60)
+    await thread.stop()
+    assert cleaned.is_set()
+    await asyncio.wait((waiting,))
+    assert waiting.cancelled()
+
+
+async def test_a_hook_that_ends_its_event_loop_gets_a_new_one() -> None:
+    thread, again = HookThread("x"), threading.Event()
+
+    async def end_loop() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(3600)
+
+    async def note() -> None:
+        again.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await thread.run(end_loop)
+    while not again.is_set():  # the old thread may still be ending
+        with suppress(RuntimeError, asyncio.CancelledError):
+            await thread.run(note)
+    await thread.stop()

@@ -112,7 +112,7 @@ def describe_tree(account: BudgetInfo, task_id: str) -> str | None:
     if len(account["tasks"]) < 2:
         return None
     first = account["id"] == task_id
-    whose = "with all work that grew out of it" if first else "with all other work that began with"
+    whose = "with all work that grew out of it" if first else "all work that grew out of"
     begin = "" if first else f" {account['id']}"
     count = f"{len(account['tasks'])} tasks, see `midwatch budget {account['id']}`"
     return f"{whose}{begin}: {describe_spending(account)}; {count}"
@@ -125,7 +125,7 @@ async def find_retry_command(desk: Desk, task: TaskInfo, account: BudgetInfo | N
     """
     if task["status"] not in ("failed", "cancelled"):
         return None
-    from midwatch.domain.budget import Budget, Spending, retry_command
+    from midwatch.domain.budget import Budget, Spending, suggest_retry
 
     more = "MORE"
     if task["outcome"] == "budget":
@@ -133,7 +133,7 @@ async def find_retry_command(desk: Desk, task: TaskInfo, account: BudgetInfo | N
         limits = Budget.from_record(account["limits"])
         spent = Spending(account["tokens"], account["usd"] or 0.0, account["steps"], account["seconds"])
         more = limits.grow_beyond(spent).text() or more
-    return retry_command(task["id"], task["outcome"], task["error"], more)
+    return suggest_retry(task["id"], task["outcome"], task["error"], more)
 
 
 def make_task_row(task: Any) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ async def show(
     text = join(
         fields(describe_goal(goal)),
         f"\n{table(skip_schedule(RUN_HEADERS), rows)}" if rows else None,
-        describe_way_on(goal) if goal["status"] == "paused" else None,
+        suggest_resume(goal) if goal["status"] == "paused" else None,
     )
     return Reply({**goal, "steps": last}, text)
 
@@ -208,7 +208,7 @@ def skip_schedule(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[0], *row[2:]
 
 
-def describe_way_on(goal: GoalInfo) -> str:
+def suggest_resume(goal: GoalInfo) -> str:
     """Return the commands with which a paused goal goes on."""
     resume = f"Resume it: midwatch goal resume {goal['id']}"
     for limit, spent in LIMITS:

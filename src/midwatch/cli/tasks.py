@@ -98,9 +98,9 @@ async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
     """Show all details of a task."""
     task = await desk.client.get(task_id)
     account = await desk.client.budget(task["account_id"])
-    again = await find_retry_command(desk, task, account)
-    hints = [f"Try again: {again}"] if again else await suggest_next(desk, task)
-    content = {**task, "account": account, "try_again": again}
+    retry_command = await find_retry_command(desk, task, account)
+    hints = [f"Try again: {retry_command}"] if retry_command else await suggest_next(desk, task)
+    content = {**task, "account": account, "try_again": retry_command}
     return Reply(content, lambda: out.join(out.fields(describe_task(task, account)), *hints))
 
 

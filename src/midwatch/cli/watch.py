@@ -57,10 +57,10 @@ class Watch:
             self._end_line()
             note(text)
 
-    def end(self, task: TaskInfo, again: str | None = None, *, chatting: bool = False) -> None:
+    def end(self, task: TaskInfo, retry_command: str | None = None, *, chatting: bool = False) -> None:
         """Print the result of a task, unless it was printed before, and the status. A chat skips the status `done`.
 
-        `again` is the command that tries the task again, if it is known.
+        `retry_command` is the command that tries the task again, if it is known.
         """
         self._end_line()
         if self._quiet:
@@ -71,7 +71,7 @@ class Watch:
             say(clean(result) if self._streams else result)
             sys.stdout.flush()
         if not (done and chatting):
-            note(paint(describe_end(task, again), "green" if done else "red", sys.stderr))
+            note(paint(describe_end(task, retry_command), "green" if done else "red", sys.stderr))
 
     def _show_delta(self, delta: dict[str, Any]) -> None:
         if not self._streams:
@@ -161,10 +161,10 @@ def describe_call(call: dict[str, Any]) -> str:
     return next((value for value in main if isinstance(value, str) and value), None) or title or str(arguments or "")
 
 
-def describe_end(task: TaskInfo, again: str | None = None) -> str:
+def describe_end(task: TaskInfo, retry_command: str | None = None) -> str:
     """Return the last line that is printed about a task: its status, and what to do next.
 
-    `again` is the command that tries the task again, if it is known.
+    `retry_command` is the command that tries the task again, if it is known.
     """
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
@@ -175,9 +175,10 @@ def describe_end(task: TaskInfo, again: str | None = None) -> str:
     end = f"{task['id']} {task['status']}" + ("" if reason in ("", task["status"]) else f": {reason}")
     if task["status"] not in ("failed", "cancelled"):
         return end
-    from midwatch.domain.budget import retry_command  # only after a failure, because the import is slow
+    from midwatch.domain.budget import suggest_retry  # only after a failure, because the import is slow
 
-    return f"{end}; try again with `{again or retry_command(task['id'], task.get('outcome'), task.get('error'))}`"
+    command = retry_command or suggest_retry(task["id"], task.get("outcome"), task.get("error"))
+    return f"{end}; try again with `{command}`"
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:

@@ -19,9 +19,7 @@ from midwatch.running.python_hook import PythonHook
 def build_hooks(settings: Settings, registered: Iterable[object]) -> HookChain:
     """Build the chain of the configured hooks and the `registered` Python objects. Raise BadConfig for a wrong hook."""
     parts: list[HookPart] = [
-        PythonHook(_make_hook(entry), own_thread=True)
-        if isinstance(entry, str)
-        else _build_program(entry, settings.home)
+        PythonHook(_make_hook(entry)) if isinstance(entry, str) else _build_program(entry, settings.home)
         for entry in settings.hooks
     ]
     return HookChain([*parts, *(PythonHook(hook) for hook in registered)])

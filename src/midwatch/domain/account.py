@@ -24,7 +24,7 @@ from midwatch.domain.usage import UsageQuery
 
 WARN_AT = 0.8
 """The part of a limit at which people are warned."""
-BEYOND = 0.25
+VERIFICATION_MARGIN = 0.25
 """The part of a limit that a verification or a wrap-up of a goal may spend beyond the limit."""
 DAY = "day:"
 """The first part of the ids of the accounts of days."""
@@ -98,7 +98,7 @@ class AccountStore(Protocol):
     async def sum_account(self, account_id: str) -> Spending:
         """Return what the tasks of an account have spent, also if the account does not exist.
 
-        Of what the events of a task tell and what the task reported at its end, the larger amount counts.
+        For each task, the larger amount counts: that of its events, or that of its report at the end.
         """
 
     async def read_accounts(self, ids: Sequence[str]) -> list[Account]:
@@ -187,17 +187,21 @@ def extend_limits(account: Account, before: Spending) -> Account:
 
     Its limits are a little above what was spent `before` the turn. At these limits, the turn ends without a question.
     """
-    extended = {name: max(most, getattr(before, name)) + BEYOND * most for name, most in account.limits.items()}
+    extended = {
+        name: max(most, getattr(before, name)) + VERIFICATION_MARGIN * most for name, most in account.limits.items()
+    }
     limits = {name: math.ceil(most) if name in WHOLE else most for name, most in extended.items()}
     return replace(account, limits=limits, on_budget="wind_up")
 
 
 def raise_limits(limits: Budget, spent: Spending, factor: float) -> Budget:
-    """Return the limits; each one that is reached is multiplied, so that it is above what is spent."""
+    """Return the limits; each one that is reached is multiplied, so that it is not reached any more."""
     raised: dict[str, float] = {}
     for name in NAMES:
         most, used = getattr(limits, name), getattr(spent, name)
         if most is not None and is_reached(most, used):
-            more = most * factor if most * factor > used else used * factor
+            more = most * factor
+            if is_reached(more, used):
+                more = used * factor
             raised[name] = math.ceil(more) if name in WHOLE else float(f"{more:.12g}")
     return limits._replace(**raised)

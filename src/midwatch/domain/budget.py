@@ -80,8 +80,8 @@ class Over(NamedTuple):
         return f"{self._whose} is spent: {format_amount(self.budget, self.spent)}"
 
     @property
-    def nearly(self) -> str:
-        """Return in words how much of the budget is spent, before or after its limit is reached."""
+    def warning(self) -> str:
+        """Return the text of a warning: how much of the budget is spent, before or after its limit is reached."""
         part = int(100 * self.spent / self.limit)
         return self.words if part >= 100 else f"{part} % of {self.words}"
 
@@ -188,7 +188,7 @@ NO_LIMITS = Budget()
 
 
 def is_reached(most: float, spent: float) -> bool:
-    """Return whether a limit is reached. The sum of ten times 0.1 is a little below 1."""
+    """Return whether a limit is reached. A small tolerance is for rounding: the sum of ten times 0.1 is below 1."""
     return spent >= most * (1 - 1e-9)
 
 
@@ -212,7 +212,7 @@ def _figure(value: Any) -> float:
     return value
 
 
-def retry_command(task_id: str, outcome: str | None, error: str | None, more: str = "MORE") -> str:
+def suggest_retry(task_id: str, outcome: str | None, error: str | None, more: str = "MORE") -> str:
     """Return the command that retries a task, with a larger budget if its budget is spent.
 
     `more` are the larger limits.

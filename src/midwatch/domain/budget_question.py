@@ -24,13 +24,13 @@ WIND_UP, STOP = "wind up", "stop"
 CHOICES = (
     *(Choice(name, "allow_once") for name in RAISES), Choice(WIND_UP, "allow_once"), Choice(STOP, "reject_once"),
 )  # fmt: skip
-NEXT: Mapping[AccountMode, str] = {
+AT_LIMIT: Mapping[AccountMode, str] = {
     "ask": "At the limit, people are asked whether the work may go on.",
     "stop": "At the limit, the work stops.",
     "wind_up": "At the limit, the work ends with one last answer.",
 }
 """What happens when a budget is spent, for people who are warned."""
-NEXT_OF_DAY = "At the limit, running tasks stop, and new tasks wait until midnight."
+AT_LIMIT_OF_DAY = "At the limit, running tasks stop, and new tasks wait until midnight."
 PROMPT_SHOWN = 80
 SMALLEST: Mapping[Name, float] = {"tokens": 1, "usd": 1e-9, "steps": 1, "seconds": 0.5}
 """The smallest amounts that a question names as spent."""
@@ -43,9 +43,9 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
     names = list_unwarned(account, spent)
     warned = ",".join(filter(None, (account.warned, *names)))
     overs = [Over(name, getattr(account.budget, name), getattr(spent, name), scope_of(account, task)) for name in names]
+    at_limit = AT_LIMIT_OF_DAY if account.scope == "day" else AT_LIMIT[account.on_budget]
     texts = [
-        f"{task.agent}: {over.nearly}.\nWork: {_shorten(task)}\n"
-        f"{NEXT_OF_DAY if account.scope == 'day' else NEXT[account.on_budget]} See `midwatch budget {account.id}`."
+        f"{task.agent}: {over.warning}.\nWork: {_shorten(task)}\n{at_limit} See `midwatch budget {account.id}`."
         for over in overs
     ]
     return Changes(

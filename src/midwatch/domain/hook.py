@@ -170,8 +170,8 @@ class Hook:
 
     A hook has one or more of these async methods: `before_model`, `after_model`, `before_tool`, `approve_tool` and
     `after_tool`, each with the parameters `subject` (JSON data) and `meta` (HookMeta), return a HookDecision or None.
-    `observe` has one parameter, an Event. `seconds` is the deadline of each call; None means 5 s, or 60 s for
-    `approve_tool`.
+    They run on the event loop of midwatch. `observe` has one parameter, an Event, and runs on a thread of its own with
+    its own event loop. `seconds` is the deadline of each call; None means 5 s, or 60 s for `approve_tool`.
     """
 
     name: ClassVar[str] = ""

@@ -16,7 +16,7 @@ from midwatch.base.directories import pin_directory
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.base.trace import incoming
-from midwatch.domain.budget import Over, retry_command
+from midwatch.domain.budget import Over, suggest_retry
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
 from midwatch.domain.claiming import ClaimRequest
@@ -160,7 +160,7 @@ class Task(NamedTuple):
     @property
     def again(self) -> str:
         """Return the command that retries the task."""
-        return retry_command(self.id, self.outcome, self.error)
+        return suggest_retry(self.id, self.outcome, self.error)
 
     @property
     def resume_command(self) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -118,7 +119,7 @@ class HookChain:
         counters.calls += 1
         seconds = part.seconds or SECONDS[seam]
         try:
-            decision = await _within(seconds, part.decide(seam, copy_data(subject), meta), part.name)
+            decision = await _within(seconds, partial(part.decide, seam, copy_data(subject), meta), part.name)
             if decision.action == "change":
                 subject = apply_patch(seam, subject, decision.patch or {})
             if decision.reason is not None and len(decision.reason) > LONGEST_REASON:
@@ -194,7 +195,7 @@ class _Observer:
     async def __call__(self, event: Event) -> None:
         seconds = SECONDS["observe"]
         try:
-            await _within(seconds, self._part.observe(event), self._part.name)
+            await _within(seconds, partial(self._part.observe, event), self._part.name)
         except Exception as error:
             self._counters.note(_describe(error, self._part, f"it did not take an event within {seconds:g} s."))
             raise
@@ -207,7 +208,7 @@ def _describe(error: Exception, part: HookPart, late: str) -> str:
     return str(error) if isinstance(error, MidwatchError) else f"it raised {describe_source(error)}."
 
 
-async def _within(seconds: float, call: Coroutine[Any, Any, T], name: str) -> T:
+async def _within(seconds: float, call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
     """Return what a call of a hook returns. Raise TimeoutError if it takes too long, and an error for any exit of it.
 
     The call has its own asyncio task: a hook that ignores its cancellation is left behind and holds nothing up.
@@ -226,9 +227,9 @@ async def _within(seconds: float, call: Coroutine[Any, Any, T], name: str) -> T:
     return calling.result()
 
 
-async def _contain(call: Coroutine[Any, Any, T], name: str) -> T:
+async def _contain(call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
     with ContainExit(f"hook {name}"):
-        return await call
+        return await call()
 
 
 def find_hook(frame: FrameType | None) -> str | None:

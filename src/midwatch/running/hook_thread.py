@@ -1,14 +1,15 @@
-"""A Python thread with an event loop of its own, for a hook that only observes: if it blocks, nothing else waits."""
+"""A Python thread with an event loop of its own, on which a hook observes: if it blocks, nothing else waits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
-from midwatch.base.foreign import ContainExit
+from midwatch.base.foreign import ContainExit, describe_source
 
 log = logging.getLogger("midwatch.hooks")
 
@@ -22,38 +23,45 @@ class HookThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
         self._thread: threading.Thread | None = None
 
-    async def run(self, call: Coroutine[Any, Any, None]) -> None:
-        """Run a call of the hook on the thread. If the caller is cancelled, the call is cancelled when it waits."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+    async def run(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call a method of the hook on the thread. If the caller is cancelled, the call is cancelled when it waits."""
+        if self._loop is None or self._thread is None or not self._thread.is_alive():
+            self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
             self._thread = threading.Thread(
-                target=_serve, args=(self._loop,), name=f"hook {self._name}", daemon=True
+                target=_serve, args=(self._name, self._loop, self._stopped), name=f"hook {self._name}", daemon=True
             )  # fmt: skip
             self._thread.start()
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._contain(call), self._loop))
 
-    async def _contain(self, call: Coroutine[Any, Any, None]) -> None:
+    async def _contain(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.sleep(0)  # if the caller was cancelled while the hook blocked, this call ends here
         with ContainExit(f"hook {self._name}"):
-            await call
+            await call()
 
     async def stop(self) -> None:
-        """End the thread. A later call starts a new one."""
+        """Cancel all calls and end the thread. A later call starts a new one."""
         loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:
             return
-        loop.call_soon_threadsafe(loop.stop)
+        with suppress(RuntimeError):  # the hook has ended its loop itself
+            loop.call_soon_threadsafe(self._stopped.set)
         await asyncio.to_thread(thread.join, STOP_SECONDS)
         if thread.is_alive():
             log.warning("hook %s blocks its thread and was left behind", self._name)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(name: str, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """Run the loop until it is stopped. At the end, its tasks are cancelled and may clean up."""
     try:
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(_wait(stopped))
+    except BaseException as problem:  # anything that a task of the hook raised ends only this thread
+        why = describe_source(problem)
+        log.warning("hook %s ended its event loop (%s); its next event starts a new one", name, why)
+
+
+async def _wait(stopped: asyncio.Event) -> None:
+    await stopped.wait()

@@ -1,8 +1,9 @@
-"""A hook that is a Python object: its methods are called on the event loop, or on a thread of its own."""
+"""A hook that is a Python object: it decides on the event loop of midwatch, and observes on a thread of its own."""
 
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 from midwatch.base.errors import BadConfig
@@ -29,14 +30,13 @@ class PythonHook:
     restarts = 0
     last_end: HookFailure | None = None
 
-    def __init__(self, hook: object, *, own_thread: bool = False) -> None:
-        """Take the hook. With `own_thread`, a hook that only observes gets a thread, so that it may block."""
+    def __init__(self, hook: object) -> None:
         self._hook = hook
         self.name = str(getattr(hook, "name", "") or type(hook).__name__)
         self.priority: int = getattr(hook, "priority", PRIORITY)
         self.seconds: float | None = getattr(hook, "seconds", None)
         self.seams: tuple[Seam, ...] = tuple(seam for seam in SEAMS if callable(getattr(hook, seam, None)))
-        self._thread = HookThread(self.name) if own_thread and self.seams == ("observe",) else None
+        self._thread = HookThread(self.name)
         check_hook_name(self.name)
         if inspect.isclass(hook):
             raise BadConfig(f"hook {self.name} is a class; pass an object of it.")
@@ -58,15 +58,14 @@ class PythonHook:
         return check_decision(seam, await getattr(self._hook, seam)(subject, meta))
 
     async def observe(self, event: Event) -> None:
-        """Call the method `observe` with a copy of the event: others read the event, too."""
+        """Call the method `observe` on the thread, with a copy of the event: others read the event, too."""
         copy = event._replace(payload=copy_data(event.payload))
-        call = self._hook.observe(copy)  # type: ignore[attr-defined]  # only a hook with this method is subscribed
-        await (self._thread.run(call) if self._thread is not None else call)
+        observe = self._hook.observe  # type: ignore[attr-defined]  # only a hook with this method is subscribed
+        await self._thread.run(partial(observe, copy))
 
     async def start(self) -> None:
         """Do nothing: the object exists already."""
 
     async def close(self) -> None:
         """End the thread of the hook. The object belongs to its owner."""
-        if self._thread is not None:
-            await self._thread.stop()
+        await self._thread.stop()

@@ -35,12 +35,13 @@ class Events:
             await self._check_tree(which.tree)
 
     async def _check_tree(self, tree: str) -> None:
-        """Raise NotFound if there is no task or goal with this id, and no event of its work either."""
-        if await self._store.get_task(tree) or await self._store.get_goal(tree):
+        """Raise NotFound if there is no task or goal with this id, and none of its work or own events is left.
+
+        All this is read by an index: a page of the events of the tree may end before its first event.
+        """
+        if await self._store.list_account_tasks(tree, 1) or await self._store.get_goal(tree):
             return
-        # the record may be removed before its events
-        left = await self._store.read_events(0, EventFilter(tree=tree), 1)
-        if not left and left.next is None:
+        if not await self._store.read_events(0, EventFilter(task_id=tree), 1):
             raise NotFound("task or goal", tree)
 
     async def bounds(self) -> LogBounds:

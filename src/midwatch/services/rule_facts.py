@@ -145,10 +145,10 @@ class QuestionFacts:
         return Places(pairs[:MOST_PAIRS], len(pairs) <= MOST_PAIRS)
 
     @cached_property
-    def folders(self) -> list[Folder]:
+    def directories(self) -> list[Directory]:
         """Return everything in the question that may name a directory: no files."""
         return [
-            Folder(frozenset(self.forms_of_path(text)), there)
+            Directory(frozenset(self.forms_of_path(text)), there)
             for text in self.places.texts
             if (there := self.is_directory(text)) or not self.exists(text)
         ]
@@ -226,7 +226,7 @@ class PossibleCommand(NamedTuple):
     words: Sequence[str]
 
 
-class Folder(NamedTuple):
+class Directory(NamedTuple):
     """A directory in all forms of its path, or a path that does not exist."""
 
     forms: frozenset[str]

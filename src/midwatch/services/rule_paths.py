@@ -8,7 +8,7 @@ from pathlib import Path
 
 from midwatch.domain.rule import MOST_PATHS
 from midwatch.services.globs import Glob, expand_home, fold_path, may_meet
-from midwatch.services.rule_facts import Folder, PossibleCommand, QuestionFacts
+from midwatch.services.rule_facts import Directory, PossibleCommand, QuestionFacts
 
 DIRECTORY_PROGRAMS = frozenset({
     "7z", "7za", "aws", "az", "borg", "bsdtar", "buildah", "bwrap", "chmod", "chown", "cp", "cpio", "ditto", "docker",
@@ -66,7 +66,7 @@ def may_use_path(path: str, facts: QuestionFacts) -> bool:
         return True
     if any(_uses_unnamed_files(folded, command) for command in facts.commands):
         return True
-    return _uses_directory(folded, facts) and any(_is_above(folder, glob, folded) for folder in facts.folders)
+    return _uses_directory(folded, facts) and any(_is_above(directory, glob, folded) for directory in facts.directories)
 
 
 def _leads_elsewhere(place: str) -> bool:
@@ -130,9 +130,9 @@ def _runs_on_directory(path: str, command: PossibleCommand) -> bool:
     return any(word.rpartition("/")[2] in DIRECTORY_PROGRAMS | DIRECTORY_COMMANDS_OF_GIT for word in command.words)
 
 
-def _is_above(folder: Folder, glob: Glob, path: str) -> bool:
+def _is_above(directory: Directory, glob: Glob, path: str) -> bool:
     """Return whether a directory, or what may become one, has files that the rule matches."""
-    if folder.exists:
-        return any(map(glob.may_match_below, folder.forms))
+    if directory.exists:
+        return any(map(glob.may_match_below, directory.forms))
     fixed = re.split(r"[*?]", path)[0]
-    return any(fixed.startswith(f"{form.rstrip('/')}/") or form == "." for form in folder.forms)
+    return any(fixed.startswith(f"{form.rstrip('/')}/") or form == "." for form in directory.forms)

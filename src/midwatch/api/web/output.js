@@ -4,7 +4,7 @@ import { h, insertSanitised, setText } from "./dom.js";
 import { isOpen } from "./model.js";
 import { grow } from "./partial.js";
 
-/** Draw the output, and the title of its panel. Draw nothing again that has not changed. */
+/** Draw the output, and the title of its panel. Leave unchanged parts alone. */
 export function drawOutput(output, title, { task, partial, result_html: html }) {
   const kind = isOpen(task) ? "partial" : task.status === "done" ? "result" : "error";
   setText(title,

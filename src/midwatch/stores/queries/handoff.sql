@@ -13,7 +13,7 @@ SELECT count(*) FROM handoffs WHERE root_id = :root_id
 -- due: open handoffs after their deadline
 SELECT {handoff} FROM handoffs WHERE {due_handoff} ORDER BY deadline_at LIMIT :limit
 
--- due_one: one handoff, if it is open and after its deadline
+-- due_by_id: one handoff, if it is open and after its deadline
 SELECT {handoff} FROM handoffs WHERE id = :id AND {due_handoff}
 
 -- next: the earliest deadline of an open handoff

@@ -53,7 +53,7 @@ CASE WHEN CAST(:actor AS BOOLEAN) THEN actor END, CASE WHEN CAST(:agent AS BOOLE
 -- account_spent: what the tasks of an account have spent: as they say at their ends, or by their events if this is more
 WITH members AS MATERIALIZED (
   SELECT id, usage FROM tasks WHERE id = :id UNION ALL SELECT id, usage FROM tasks WHERE account_id = :id
-), told AS (
+), reports AS (
   SELECT id, 0 AS source, usage, {number:usage.steps} AS starts, 0 AS ends, {number:usage.seconds} AS seconds FROM members
   UNION ALL SELECT task_id, 1, {object:payload.usage},
     CASE WHEN kind IN ('llm_request', 'tool_exec_start') THEN 1
@@ -64,7 +64,7 @@ WITH members AS MATERIALIZED (
 ), figures AS (
   SELECT id, source, starts, ends, seconds, {number:usage.input_tokens} AS tokens_in,
     {number:usage.output_tokens} AS tokens_out, {number:usage.cost_usd} AS usd
-  FROM told
+  FROM reports
 ), sums AS (
   SELECT id, coalesce(sum(CASE WHEN tokens_in > 0 AND tokens_in <= 1e15 THEN tokens_in END), 0)
       + coalesce(sum(CASE WHEN tokens_out > 0 AND tokens_out <= 1e15 THEN tokens_out END), 0) AS tokens,

@@ -42,7 +42,7 @@ def list_due(tx: Tx, now: int, limit: int = 64) -> list[Handoff]:
 
 
 def find_due(tx: Tx, handoff_id: str, now: int) -> Handoff | None:
-    return tx.find(Handoff, "handoff.due_one", id=handoff_id, now=now)
+    return tx.find(Handoff, "handoff.due_by_id", id=handoff_id, now=now)
 
 
 def find_next_at(tx: Tx) -> int | None:
