@@ -199,6 +199,25 @@ async def test_wind_up_is_one_last_call_without_tools(home: Path) -> None:
             assert (await read_account(desk, task.id)).steps == 4
 
 
+async def test_work_that_begins_after_the_answer_wind_up_makes_no_call(home: Path) -> None:
+    async def lead(prompt: str, turn: Turn) -> str:
+        await asyncio.gather(turn.delegate("it", "[[tool nothing {}]]" * 9), return_exceptions=True)
+        (later,) = await asyncio.gather(turn.delegate("it", "more"), return_exceptions=True)
+        return str(later)
+
+    async with serve() as (url, model):
+        agents = {"it": LlmAgent("it", "openai:fake", base_url=f"{url}/v1"), "lead": FunctionAgent("lead", lead)}
+        async with open_home(home, **agents) as desk:
+            task = await submit(desk, "x", agent="lead", budget={"steps": 3})
+            question = await find_question(desk)
+            calls = len(model.requests)
+            await desk.approvals.answer(question.id, "wind up")
+            done = await wait(desk, task)
+            assert "the shared budget of 3 steps is spent" in (done.result or done.error or "")
+            assert len(model.requests) == calls + 1
+            assert (await read_account(desk, task.id)).steps == 4
+
+
 async def test_after_its_time_is_spent_the_work_winds_up_with_one_call(home: Path) -> None:
     async def hang() -> None:
         """Never returns."""
@@ -290,8 +309,9 @@ async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:
 
 async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) -> None:
     async with open_desk(it=ScriptedAgent(spend_step)) as desk:
-        goal = await desk.goals.create("reach it", agent="it", route="there", max_tokens=3 * CALL)
+        goal = await desk.goals.create("reach it", agent="it", route="there", max_tokens=3 * CALL, deadline=3600)
         question = await find_question(desk)
+        assert question.expires_at == goal.deadline_at, "no question of a goal waits longer than the goal"
         await desk.approvals.answer(question.id, "raise by 100 %", actor="ann")
         second = await find_question(desk, question)  # its third step asks before it begins
         assert (await desk.goals.get(goal.id)).max_tokens == 6 * CALL

@@ -16,6 +16,7 @@ from midwatch.desk.config import Settings
 from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import (
+    MOST,
     NAMES,
     Budget,
     Meter,
@@ -27,7 +28,7 @@ from midwatch.domain.budget import (
     format_amount,
     suggest_retry,
 )
-from midwatch.domain.budget_question import CHOICES, answer_question
+from midwatch.domain.budget_question import CHOICES, RAISES, answer_question
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
 from midwatch.services.budgets import day_of
 
@@ -348,6 +349,20 @@ def test_a_raised_limit_is_never_reached_at_once(missing: float) -> None:
     spent = Spending(usd=1.25 * (1 - missing))
     account = Account(id="t_1", limits={"usd": 1.0}, usd=spent.usd)
     assert answer_question(account, "raise by 25 %")[0].over(spent, "task") is None
+
+
+@pytest.mark.parametrize("used", [125, 130, 200, 249, 400])
+def test_a_larger_raise_gives_more(used: int) -> None:
+    account = Account(id="t_1", limits={"tokens": 100}, tokens=used)
+    raised = [answer_question(account, answer)[0].tokens or 0 for answer in RAISES]
+    assert used < raised[0] < raised[1] < raised[2]
+
+
+def test_a_raise_never_removes_a_limit() -> None:
+    """Once a limit was raised above the largest one that a record may have, and then counted as no limit."""
+    account = Account(id="t_1", limits={"tokens": 1000}, tokens=int(MOST))
+    limits, update = answer_question(account, "raise by 100 %")
+    assert Budget.from_record(update.fields["limits"]) == limits == Budget(tokens=MOST)
 
 
 def test_a_very_small_limit_can_be_raised() -> None:

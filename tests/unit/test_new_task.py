@@ -67,9 +67,9 @@ def leave_message(**fields: Any) -> Changes:
     return steering.requeue_steers(SOURCE._replace(**fields), [steer], NOW, closed=False)
 
 
-def wake() -> Changes:
+def wake(agent: str = "demo", **fields: Any) -> Changes:
     item = make_item("t_source", "t_child", "coder", "ok", "seven", NOW, wake=True)
-    return waking.wake_starter(SOURCE, "demo", item, "t_child", NOW)
+    return waking.wake_starter(SOURCE._replace(**fields), agent, item, "t_child", NOW)
 
 
 Case = tuple[Callable[[], Changes], Mapping[str, Any]]
@@ -115,13 +115,20 @@ CASES: dict[str, Case] = {
     "message": (
         leave_message,
         {"cause": "message", "agent": "demo", "session_key": "chat:1", "origin_session": "chat:1",
-         "on_crash": "resume", "creator": None},
+         "on_crash": "resume", "creator": None, "budget": None, "account_id": "t_source"},
+    ),
+    "message, to a part of other work": (
+        lambda: leave_message(account_id="t_root"), {"budget": {"tokens": 3}, "account_id": "t_root"},
     ),
     "result": (
         wake,
         {"cause": "result", "cause_id": "t_child", "session_key": "chat:1", "parent_id": "t_source", "creator": "ada",
          "root_id": "t_source", "priority": 7, "budget": None, "internal_key": "wake:t_child"},
     ),
+    "result, for a part of other work": (
+        lambda: wake(account_id="t_root"), {"budget": {"tokens": 3}, "account_id": "t_root"},
+    ),
+    "result, after a transfer": (lambda: wake("other", account_id="t_root"), {"agent": "other", "budget": None}),
 }  # fmt: skip
 
 
@@ -162,14 +169,14 @@ def test_the_event_matches_the_record(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_task_without_a_request_inherits_the_trace_of_its_source(name: str) -> None:
     task, _ = get_submission(CASES[name][0]())
-    assert task.trace == (EARLIER if name in ("message", "result") else None)
+    assert task.trace == (EARLIER if task.cause in ("message", "result") else None)
 
 
 @pytest.mark.usefixtures("request_trace")
 @pytest.mark.parametrize("name", CASES)
 def test_a_task_of_a_request_belongs_to_its_trace(name: str) -> None:
     task, _ = get_submission(CASES[name][0]())
-    assert task.trace == (EARLIER if name in ("message", "result") else TRACE)
+    assert task.trace == (EARLIER if task.cause in ("message", "result") else TRACE)
 
 
 @pytest.mark.usefixtures("request_trace")

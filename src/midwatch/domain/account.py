@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
-from midwatch.domain.budget import NAMES, WHOLE, Budget, Name, Over, Scope, Spending, is_reached
+from midwatch.domain.budget import MOST, NAMES, WHOLE, Budget, Name, Over, Scope, Spending, is_reached
 from midwatch.domain.changes import Charge, Fence, Update
 from midwatch.domain.fields import Example, JsonRecord
 from midwatch.domain.requests import AccountMode
@@ -26,6 +26,8 @@ WARN_AT = 0.8
 """The part of a limit at which people are warned."""
 VERIFICATION_MARGIN = 0.25
 """The part of a limit that a verification or a wrap-up of a goal may spend beyond the limit."""
+SMALLEST_RAISE = 1.25
+"""The smallest factor by which people raise a limit."""
 DAY = "day:"
 """The first part of the ids of the accounts of days."""
 
@@ -182,14 +184,12 @@ def set_limits(account: Account, limits: Budget, on_budget: AccountMode | None =
     return Update("account", account.id, fields, {"approval_id": account.approval_id})
 
 
-def extend_limits(account: Account, before: Spending) -> Account:
+def extend_limits(account: Account) -> Account:
     """Return the account of a goal for the turn that verifies the goal or wraps it up, so that the goal can end.
 
-    Its limits are a little above what was spent `before` the turn. At these limits, the turn ends without a question.
+    Its limits are a little higher. At these limits, the turn ends without a question.
     """
-    extended = {
-        name: max(most, getattr(before, name)) + VERIFICATION_MARGIN * most for name, most in account.limits.items()
-    }
+    extended = {name: most * (1 + VERIFICATION_MARGIN) for name, most in account.limits.items()}
     limits = {name: math.ceil(most) if name in WHOLE else most for name, most in extended.items()}
     return replace(account, limits=limits, on_budget="wind_up")
 
@@ -200,8 +200,7 @@ def raise_limits(limits: Budget, spent: Spending, factor: float) -> Budget:
     for name in NAMES:
         most, used = getattr(limits, name), getattr(spent, name)
         if most is not None and is_reached(most, used):
-            more = most * factor
-            if is_reached(more, used):
-                more = used * factor
+            base = used if is_reached(most * SMALLEST_RAISE, used) else most  # for all factors, so that more is more
+            more = min(base * factor, MOST)
             raised[name] = math.ceil(more) if name in WHOLE else float(f"{more:.12g}")
     return limits._replace(**raised)

@@ -174,10 +174,10 @@ class Budget(NamedTuple):
     def grow_beyond(self, spent: Spending) -> Budget:
         """Return the budget with each reached limit doubled until it is above `spent`."""
         raised: dict[str, float] = {
-            name: 2 * most for name, most in self._limits() if is_reached(most, getattr(spent, name))
+            name: min(2 * most, MOST) for name, most in self._limits() if is_reached(most, getattr(spent, name))
         }
-        while (more := self._replace(**raised)).over(spent, "task"):
-            raised = {name: 2 * most for name, most in raised.items()}
+        while (more := self._replace(**raised)).over(spent, "task") and min(raised.values()) < MOST:
+            raised = {name: min(2 * most, MOST) for name, most in raised.items()}
         return more
 
     def _limits(self) -> list[tuple[Name, float]]:

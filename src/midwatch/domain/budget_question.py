@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from midwatch.base.clock import SECOND
 from midwatch.base.durations import duration
 from midwatch.base.text import cut
-from midwatch.domain.account import Account, list_unwarned, raise_limits, scope_of, set_limits
+from midwatch.domain.account import SMALLEST_RAISE, Account, list_unwarned, raise_limits, scope_of, set_limits
 from midwatch.domain.agent import Choice, Question
 from midwatch.domain.approval import Approval, ask
 from midwatch.domain.budget import NAMES, Budget, Name, Over, Spending, format_amount
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import BudgetWarned, event
 from midwatch.domain.requests import AccountMode
+from midwatch.domain.rule import Ruling
 from midwatch.domain.task import Task, in_turn, make_notices
 
-RAISES: Mapping[str, float] = {"raise by 25 %": 1.25, "raise by 50 %": 1.5, "raise by 100 %": 2.0}
+RAISES: Mapping[str, float] = {"raise by 25 %": SMALLEST_RAISE, "raise by 50 %": 1.5, "raise by 100 %": 2.0}
 """The answers that raise a spent limit, each with its factor."""
 WIND_UP, STOP = "wind up", "stop"
 CHOICES = (
     *(Choice(name, "allow_once") for name in RAISES), Choice(WIND_UP, "allow_once"), Choice(STOP, "reject_once"),
 )  # fmt: skip
+BUDGET_QUESTION = Question(text="May the work spend more?", choices=CHOICES)
+"""A question for which the settings say how long people have time to answer."""
 AT_LIMIT: Mapping[AccountMode, str] = {
     "ask": "At the limit, people are asked whether the work may go on.",
     "stop": "At the limit, the work stops.",
@@ -63,12 +67,16 @@ def warn(task: Task, account: Account, spent: Spending, now: int) -> Changes:
 
 
 def ask_for_more(
-    task: Task, account: Account, over: Over, spent: Spending, seconds: float, now: int
+    task: Task, account: Account, over: Over, spent: Spending, ruling: Ruling, seconds: float, now: int
 ) -> tuple[Approval, Changes]:
     """Return the question whether an account may spend more, and the step that stores it.
 
-    `spent` is what the account has spent. The step fails if another turn has asked meanwhile.
+    `spent` is what the account has spent. Of the `ruling` only the time for the answer counts; without it, `seconds`
+    count. The step fails if another turn has asked meanwhile.
     """
+    seconds = ruling.expires or seconds
+    if ruling.until is not None:
+        seconds = min(seconds, max(0, ruling.until - now) / SECOND)
     text = word_question(task, account, over, spent, seconds)
     approval, step = ask(task, Question(text=text, choices=CHOICES), seconds, now)
     asked = Update("account", account.id, {"approval_id": approval.id}, {"approval_id": account.approval_id})

@@ -7,7 +7,8 @@ or a program submitted has none of them.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from midwatch.domain.task import Task, turn_of
 
@@ -25,6 +26,11 @@ def derive(task: Task, parent: Task, source: Source) -> Task:
     return task._replace(
         parent_turn_id=latest_turn(parent), trace_path=path, source=source, account_id=parent.account
     )  # fmt: skip
+
+
+def own_budget(task: Task) -> Mapping[str, Any] | None:
+    """Return the budget that a task has beside that of the work that it grew out of."""
+    return task.budget if task.account_id is not None else None
 
 
 def latest_turn(task: Task) -> str | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, InterruptReceived, event
 from midwatch.domain.fields import Example, Hidden, JsonRecord
-from midwatch.domain.lineage import derive
+from midwatch.domain.lineage import derive, own_budget
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit_task
 
@@ -152,7 +152,7 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
         origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
-        approvals=before.approvals,
+        approvals=before.approvals, budget=own_budget(before),
         **{name: getattr(before, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return derive(task, before, "steer")._replace(due_at=steer.created_at)  # it keeps its place in the queue

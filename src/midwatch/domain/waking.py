@@ -5,7 +5,7 @@ from __future__ import annotations
 from midwatch.domain.changes import Changes
 from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import LoopError, event
-from midwatch.domain.lineage import derive
+from midwatch.domain.lineage import derive, own_budget
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, has_conversation, meta, new_task, submit_task
 
@@ -29,7 +29,8 @@ def wake_starter(starter: Task, agent: str, item: ContextItem, key: str, now: in
     """
     task = new_task(
         now, PROMPT, agent, starter.session_key, cause="result", cause_id=item.from_task, parent_id=starter.id,
-        internal_key=f"wake:{key}", steers=1, worktree={"id": starter.worktree["id"]} if starter.worktree else None,
+        internal_key=f"wake:{key}", steers=1, budget=own_budget(starter) if agent == starter.agent else None,
+        worktree={"id": starter.worktree["id"]} if starter.worktree else None,
         **{name: getattr(starter, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return submit_task(derive(task, starter, "wake"), now)

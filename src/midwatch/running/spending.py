@@ -15,7 +15,7 @@ from midwatch.domain.account import DAY, Account, Reservation, charge, extend_li
 from midwatch.domain.agent import MAY_START, Permit
 from midwatch.domain.approval import Approval
 from midwatch.domain.budget import Meter, Over, Spending
-from midwatch.domain.budget_question import UNANSWERED, ask_for_more, warn
+from midwatch.domain.budget_question import BUDGET_QUESTION, UNANSWERED, ask_for_more, warn
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import BudgetReached, Payload
 from midwatch.domain.task import announce_status
@@ -53,8 +53,6 @@ class TurnSpending:
         verifies = task.cause == "goal" and "#step:" not in (task.internal_key or "")
         self._extended_account = task.account_id if verifies else None
         """The account whose limits are extended: that of a goal, when the goal is verified or wrapped up."""
-        self._spent_before: Spending | None = None
-        """What the extended account had spent when this attempt began."""
 
     # -- the beginning -------------------------------------------------------------------------------------------
 
@@ -70,9 +68,6 @@ class TurnSpending:
             return None  # nothing limits this task
         self._ids = list_ids(task, days)
         await self._read()
-        self._spent_before = next(
-            (account.spent for account in self._accounts if account.id == self._extended_account), None
-        )
         for account in self._accounts:
             if account.scope == "day" and (over := find_over(account, account.spent, task)):
                 return DaySpent(over, self._host.budgets.find_day_end())
@@ -85,6 +80,7 @@ class TurnSpending:
         tools are ready. So it goes on soon after the answer.
         """
         while not self._reserves and (found := self._find_over()) is not None:
+            self._note_reached(*found)
             if (permit := await self._decide(*found)) is not None:
                 return permit
         return MAY_START
@@ -205,10 +201,7 @@ class TurnSpending:
     def _get_limited(self) -> list[Account]:
         """Return the accounts with the limits that apply to this attempt."""
         return [
-            extend_limits(account, self._spent_before or account.spent)
-            if account.id == self._extended_account
-            else account
-            for account in self._accounts
+            extend_limits(account) if account.id == self._extended_account else account for account in self._accounts
         ]
 
     @property
@@ -265,7 +258,7 @@ class TurnSpending:
 
     async def _decide(self, account: Account, over: Over) -> Permit | None:
         """Decide what a turn does whose budget is spent. Return None if it may try to go on."""
-        if account.on_budget == "wind_up" and not self._winds_up:
+        if account.on_budget == "wind_up" and self._has_begun and not self._winds_up:
             self._winds_up = True
             self._held += 1
             self._meter.count_start()
@@ -278,6 +271,11 @@ class TurnSpending:
             return None
         self._run.over = over
         return Permit("stop", over.words)
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the task has spent something or waited for the answer. Work that begins later does not wind up."""
+        return self.asked or self._run.task.attempt > 1 or self._meter.own.steps > 0
 
     async def _ask(self, account: Account, over: Over) -> bool:
         """Wait until people have answered the question of the account. Return False if nobody answered in time."""
@@ -309,8 +307,9 @@ class TurnSpending:
 
     async def _open_question(self, account: Account, over: Over) -> Approval | None:
         host, task = self._host, self._run.task
+        ruling = await host.approvals.judge(task, BUDGET_QUESTION)
         approval, step = ask_for_more(
-            task, account, over, self._estimate(account), host.approval_seconds, host.clock.now()
+            task, account, over, self._estimate(account), ruling, host.approval_seconds, host.clock.now()
         )
         asking = announce_status(task, "asking", host.clock.now())
         try:
