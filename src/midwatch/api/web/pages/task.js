@@ -171,7 +171,7 @@ function buildPage(main, data, page) {
     id: h("code.faint", page.params.id), time: createElapsed(null), last: createAgo(null), wait: h("span.dim"),
     due: createAgo(null),
     buttons: h("span.task-buttons.action"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
-    facts: h("dl.facts"), shared: h("p.faint", { hidden: true }, "Budget of the whole work"),
+    facts: h("dl.facts"), shared: h("p.faint.shared-budget", { hidden: true }, "Budget of the whole work"),
     budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
     lineage: h("ol.rows"), handoffs: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"),
