@@ -108,6 +108,9 @@ async def test_a_form_shows_each_error_at_its_field(desk: Desk) -> None:
     await expect(page.locator(".budget .meter")).to_have_count(3)
     task = await desk.get(f"/tasks/{page.url.rsplit('/', 1)[1]}")
     assert task["on_budget"] == "stop" and task["budget"] == {"tokens": 5000, "steps": 30, "seconds": 600.0}
+    await page.get_by_role("link", name="Submit again").click()
+    await expect(page.get_by_label("Maximum work time")).to_have_value("10m")
+    await expect(page.get_by_label("When the budget is spent")).to_have_value("stop")
 
 
 async def test_a_busy_session_takes_messages_and_can_be_interrupted_and_closed(desk: Desk) -> None:

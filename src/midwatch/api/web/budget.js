@@ -121,24 +121,34 @@ export const MODES = {
   ask: "people are asked", stop: "the work stops", wind_up: "each task gives one last answer",
 };
 
+/** Format a limit exactly, as users type it. */
+const formatLimit = (name, limit) =>
+  (name === "seconds" && Number.isInteger(limit) ? formatInterval(limit) : String(limit));
+
 /** Create the folded fields of a budget: its limits, and what happens when it is spent. The name of an input is that of
  * its limit after `prefix`; `about` says what the limits count for, `empty` what an empty field means. */
 export function createBudgetFields({ prefix = "budget.", about, empty, hints = {}, limits = null, mode = null }) {
   const inputs = LIMIT_NAMES.map((name) => {
     const limit = limits?.[name] || "";
     return createField(LIMITS[name][2], h("input.num", {
-      name: prefix + name, value: limit && name === "seconds" ? formatInterval(limit) : String(limit),
-      autocomplete: "off", placeholder: `${empty}; e.g. ${EXAMPLES[name]}`,
+      name: prefix + name, value: formatLimit(name, limit), autocomplete: "off",
+      placeholder: `${empty}; e.g. ${EXAMPLES[name]}`,
     }), hints[name] ?? HINTS[name]);
   });
   const modes = [["", "default"], ["ask", MODES.ask], ["stop", MODES.stop]];
   const choice = h("select", { name: "on_budget" },
     modes.map(([value, text]) => h("option", { value, selected: value === (mode ?? "") }, text)));
-  return h("details", { open: Boolean(mode) || LIMIT_NAMES.some((name) => limits?.[name] > 0) },
+  return h("details", { open: Boolean(mode) || LIMIT_NAMES.some((name) => limits?.[name]) },
     h("summary", "Budget"), h("p.hint", about),
     h("div.form-row.more-fields", inputs, createField("When the budget is spent", choice,
       "Default: the setting of the agent, or else people are asked if somebody can be asked.")));
 }
+
+/** Return the budget of a task as parameters that fill in the form for a new task. */
+export const listBudgetParameters = ({ budget, on_budget: mode }) => (budget ? {
+  ...Object.fromEntries(Object.entries(budget).map(([name, limit]) => [`budget.${name}`, formatLimit(name, limit)])),
+  on_budget: mode,
+} : {});
 
 /** Return the values of a form with its limits in one field `budget`, as they were typed; null without limits. */
 export function gatherBudget(values) {
@@ -165,7 +175,7 @@ export function openBudgetForm(task, account) {
     const isOver = spent[name] >= account.limits[name];
     let amount = account.limits[name];
     while (isOver && amount <= spent[name]) amount *= 2;
-    const value = name === "seconds" ? formatInterval(amount) : String(amount);
+    const value = formatLimit(name, amount);
     const [format, , label] = LIMITS[name];
     return createField(label, h("input.num", { name: `budget.${name}`, value, autocomplete: "off" }),
       `Used so far: ${format(spent[name])}. This counts toward the maximum.`);

@@ -2,7 +2,7 @@
 
 import { post } from "../api.js";
 import { createNavigator } from "../app.js";
-import { createBudgetFields, gatherBudget } from "../budget.js";
+import { createBudgetFields, gatherBudget, LIMIT_NAMES } from "../budget.js";
 import { createRequestKey, h } from "../dom.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import { desk } from "../desk.js";
@@ -27,7 +27,11 @@ export default async function renderNewTask(main, page) {
     h("div.form-row",
       createField("Agent", createAgentPicker(page.search.get("agent") ?? "")),
       createField("Directory", createDirectoryPicker(page.search.get("workdir") ?? ""))),
-    createBudgetFields({ about: "For the task and all work that grows out of it.", empty: "agent default" }),
+    createBudgetFields({
+      about: "For the task and all work that grows out of it.", empty: "agent default",
+      limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, page.search.get(`budget.${name}`)])),
+      mode: page.search.get("on_budget"),
+    }),
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
         createField("Timeout", text("timeout", "agent default; e.g. 10m"),

@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { createUsed, drawBudget, isSpent, openBudgetForm, sumSpent } from "../budget.js";
+import { createUsed, drawBudget, isSpent, listBudgetParameters, openBudgetForm, sumSpent } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -312,8 +312,9 @@ function drawButtons(view, data) {
   const action = isOpen(task) ? "cancel" : task.status === "done" ? "again" : "retry";
   if (view.buttons.dataset.state === action + task.session_key) return;
   view.buttons.dataset.state = action + task.session_key;
-  const address =
-    `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
+  const { prompt, agent, workdir } = task;
+  const parameters = { prompt, agent, workdir: workdir ?? "", ...listBudgetParameters(task) };
+  const address = `/tasks/new?${new URLSearchParams(parameters)}`;
   view.buttons.replaceChildren(h("button", { type: "button", onclick: () => openHandoffForm(data.task) }, "Hand over"),
     ...{
     cancel: [createActionButton("Cancel", () => cancelTask(data.task), { kind: "danger", iconName: "stop" })],
