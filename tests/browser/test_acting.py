@@ -91,6 +91,26 @@ async def test_a_form_shows_each_error_at_its_field(desk: Desk) -> None:
     await page.get_by_role("button", name="Submit").click()
     await expect(page.locator(".field-error:visible")).to_have_count(1)
     await expect(page.get_by_label("Timeout")).to_be_focused()
+    await page.get_by_label("Timeout").fill("")
+    await page.locator("summary", has_text="Budget").click()
+    await page.get_by_label("Maximum steps").fill("30")
+    await page.get_by_label("Maximum work time").fill("10m")
+    await page.get_by_label("When the budget is spent").select_option("stop")
+    await page.get_by_label("Maximum tokens").fill("many")
+    await page.locator("summary", has_text="Budget").click()
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".field-error:visible")).to_have_text(
+        "the budget's tokens must be a whole number above 0."
+    )
+    await expect(page.get_by_label("Maximum tokens")).to_be_focused()
+    await page.get_by_label("Maximum tokens").fill("5000")
+    await page.get_by_role("button", name="Submit").click()
+    await expect(page.locator(".budget .meter")).to_have_count(3)
+    task = await desk.get(f"/tasks/{page.url.rsplit('/', 1)[1]}")
+    assert task["on_budget"] == "stop" and task["budget"] == {"tokens": 5000, "steps": 30, "seconds": 600.0}
+    await page.get_by_role("link", name="Submit again").click()
+    await expect(page.get_by_label("Maximum work time")).to_have_value("10m")
+    await expect(page.get_by_label("When the budget is spent")).to_have_value("stop")
 
 
 async def test_a_busy_session_takes_messages_and_can_be_interrupted_and_closed(desk: Desk) -> None:

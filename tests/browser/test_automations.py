@@ -52,12 +52,16 @@ async def test_an_automation_is_created_with_a_preview_run_paused_deleted_and_re
     await expect(preview.locator("li").first).to_contain_text("07:30 (+0")
     await page.locator("summary", has_text="More").click()
     await page.get_by_label("Title").fill("Morning news")
+    await page.locator("summary", has_text="Budget").click()
+    await page.get_by_label("Maximum dollars").fill("1.5")
+    await page.get_by_label("When the budget is spent").select_option("ask")
     await page.get_by_role("button", name="Create automation").click()
 
     await expect(page.get_by_role("heading", name="Morning news", level=1)).to_be_visible()
     status = page.locator(".task-line .status")
     await expect(status).to_have_text("active")
     await expect(page.locator(".next-runs li")).to_have_count(5)
+    await expect(page.locator(".facts")).to_contain_text("Each runat most $1.50When spentpeople are asked")
     await expect(page.get_by_text("No runs yet")).to_be_visible()
     await page.get_by_role("button", name="Run now").click()
     await expect(page.locator(".runs tbody .status")).to_have_text("done")
@@ -112,7 +116,10 @@ async def test_an_invalid_schedule_shows_its_error(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("shared")
 async def test_an_edit_changes_only_the_edited_fields(desk: Desk) -> None:
-    key = await add(desk, "look around", cron="15 6 * * *", zone="UTC", quiet="NOTHING", max_runs=7)
+    desk.expect_problem("status of 422")
+    limits = {"tokens": 9000, "seconds": 90}
+    times = {"cron": "15 6 * * *", "zone": "UTC"}
+    key = await add(desk, "look around", **times, quiet="NOTHING", max_runs=7, budget=limits, on_budget="stop")
     page = await desk.open(f"/automations/{key}")
     await page.get_by_role("link", name="Edit").click()
     await expect(page.get_by_label("Cron expression")).to_have_value("15 6 * * *")
@@ -122,11 +129,22 @@ async def test_an_edit_changes_only_the_edited_fields(desk: Desk) -> None:
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="look around twice", level=1)).to_be_visible()
     automation = await desk.get(f"/automations/{key}")
-    assert (
-        automation["quiet"] is None
-        and automation["max_runs"] == 7
-        and automation["schedule"] == {"cron": "15 6 * * *", "zone": "UTC"}
+    assert automation["quiet"] is None and automation["max_runs"] == 7 and automation["schedule"] == times
+    assert automation["budget"] == limits and automation["on_budget"] == "stop"
+    await page.get_by_role("link", name="Edit").click()
+    await expect(page.get_by_label("Maximum work time")).to_have_value("1m30s")
+    await page.get_by_label("Maximum work time").fill("")
+    await page.get_by_label("Maximum tokens").fill("-1")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".field-error:visible")).to_have_text(
+        "the budget's tokens must be a whole number above 0."
     )
+    await page.get_by_label("Maximum tokens").fill("800")
+    await page.get_by_label("When the budget is spent").select_option("default")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".facts")).to_contain_text("Each runat most 800 tokens")
+    automation = await desk.get(f"/automations/{key}")
+    assert automation["budget"] == {"tokens": 800} and automation["on_budget"] is None
 
 
 async def test_the_list_of_automations_shows_changes_made_elsewhere(desk: Desk) -> None:
@@ -198,13 +216,21 @@ async def test_alerts_of_the_watchdog_are_shown_on_the_now_page_and_in_the_list(
 
 
 async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> None:
+    desk.expect_problem("status of 422")
     page = await desk.open("/goals")
     await expect(page.locator(".empty")).to_contain_text("midwatch goal set")
     await page.get_by_role("link", name="New goal").first.click()
     await page.get_by_label("Objective").fill("demo:ask every gull is counted")
     await page.get_by_label("Agent").select_option("demo")
     await page.get_by_label("Deadline").fill("in 6h")
+    await page.locator("summary", has_text="Budget").click()
     await page.get_by_label("Maximum steps").fill("2")
+    await page.get_by_label("Maximum tokens").fill("1e6")
+    await page.get_by_label("Maximum work time").fill("2h")
+    await page.get_by_label("When the budget is spent").select_option("stop")
+    await page.get_by_role("button", name="Create goal").click()
+    await expect(page.locator(".field-error:visible")).to_have_text("max_tokens: it must be a whole number.")
+    await page.get_by_label("Maximum tokens").fill("1000000")
     await page.get_by_role("button", name="Create goal").click()
 
     await expect(page.get_by_role("heading", name="every gull is counted", level=1)).to_be_visible()
@@ -220,11 +246,22 @@ async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> 
     await expect(steps.locator(".status")).to_have_text(["done", "done"])
     await expect(page.locator("p.status-note")).to_contain_text("its budget of 2 steps is spent")
     await expect(page.locator(".budget [data-meter=steps]")).to_have_text("2 of 2 steps")
+    await expect(page.locator(".budget [data-meter=tokens]")).to_have_text(re.compile(r"^\d+ of 1\.?0?M tokens$"))
+    await expect(page.locator(".budget [data-meter=time]")).to_contain_text("of 2 h worked")
+    await expect(page.locator(".facts")).to_contain_text("When spentthe work stops")
 
     await page.get_by_role("button", name="Edit").click()
+    await page.get_by_role("textbox", name="Objective").fill("")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".field-error:visible")).to_have_text("the objective is empty; describe what to reach.")
+    await page.get_by_role("textbox", name="Objective").fill("demo:ask every gull is counted")
     await page.get_by_label("Maximum steps").fill("9")
+    await page.get_by_label("Maximum tokens").fill("")
+    await page.get_by_label("When the budget is spent").select_option("default")
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator(".budget [data-meter=steps]")).to_have_text("2 of 9 steps")
+    await expect(page.locator(".budget [data-meter=tokens]")).to_have_text(re.compile(r"^\d+ tokens$"))
+    await expect(page.locator(".facts")).not_to_contain_text("When spent")
     await page.get_by_role("button", name="Resume").click()
     await expect(steps).to_have_count(3)
     await page.get_by_role("button", name="Pause").click()

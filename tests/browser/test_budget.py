@@ -37,6 +37,7 @@ def settings() -> str:
 
 @pytest.mark.usefixtures("shared")
 async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:
+    desk.expect_problem("status of 422")
     task = await desk.submit("demo:sleep=30 count the gulls", budget={"seconds": 1, "tokens": 5000})
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".task-line .status")).to_have_text("budget")
@@ -45,6 +46,9 @@ async def test_a_spent_budget_is_shown_and_raised(desk: Desk) -> None:
     await expect(page.locator(".budget [data-meter=tokens]")).to_have_text("0 of 5000 tokens")
     await page.get_by_role("button", name="Retry").click()
     await expect(page.get_by_label("Maximum work time")).to_have_value(re.compile(r"^\d+s$"))
+    await page.get_by_label("Maximum work time").fill("an hour")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.locator(".field-error:visible")).to_contain_text("or a duration such as 10m")
     await page.get_by_label("Maximum work time").fill("1h")
     await page.get_by_role("button", name="Continue").click()
     await expect(page.locator(".task-line .status")).to_have_text("running")

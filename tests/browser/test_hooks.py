@@ -30,6 +30,7 @@ async def test_the_settings_page_lists_hooks_with_their_state(desk: Desk) -> Non
     hooks = page.locator("section", has=page.get_by_role("heading", name="Hooks")).locator("li")
     await expect(hooks).to_have_count(2)
     await expect(hooks.nth(0)).to_contain_text("broken")
-    await expect(hooks.nth(0)).to_contain_text("the program failed with exit code 1.")
+    await expect(hooks.nth(0)).to_contain_text(": the program failed with exit code 1.")
+    await expect(hooks.nth(0)).not_to_contain_text("0 calls")
     await expect(hooks.nth(0)).to_contain_text("restart")
     await expect(hooks.nth(1)).to_contain_text("before_tool · 0 calls")

@@ -72,7 +72,7 @@ INVALID: list[tuple[Any, str]] = [
 def test_invalid_budgets_are_refused_with_their_field(said: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as raised:
         Budget.from_data(said)
-    assert raised.value.field == "budget"
+    assert raised.value.field == ".".join(["budget", *(name for name in said if name in NAMES)])
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def _limit(name: str, value: Any, field: str) -> Any:
     if isinstance(value, bool) or not 0 < read <= MOST or (name in WHOLE and read != int(read)):
         kind = "whole number" if name in WHOLE else "number"
         more = ", or a duration such as 10m" if name == "seconds" else ""
-        raise InvalidInput(f"the budget's {name} must be a {kind} above 0{more}.", field=field)
+        raise InvalidInput(f"the budget's {name} must be a {kind} above 0{more}.", field=f"{field}.{name}")
     return int(read) if name in WHOLE else read
 
 

@@ -1,5 +1,5 @@
-// Budgets: bars for what is used, what each task of a tree has used, and a form for a larger budget. An account is what
-// a tree of work may spend together.
+// Budgets: bars for what is used, what each task of a tree has used, the fields of a budget in forms, and a form for a
+// larger budget. An account is what a tree of work may spend together.
 
 import { post } from "./api.js";
 import { createNavigator } from "./app.js";
@@ -15,6 +15,10 @@ const LIMITS = {
   tokens: [formatTokens, " tokens", "Maximum tokens"], usd: [formatDollars, "", "Maximum dollars"],
   steps: [String, " steps", "Maximum steps"],
   seconds: [(seconds) => formatPeriod(Math.round(seconds)), " worked", "Maximum work time"],
+};
+const EXAMPLES = { tokens: "200000", usd: "1.5", steps: "30", seconds: "10m" };
+const HINTS = {
+  steps: "Calls of the model and uses of tools.", seconds: "Waiting for a person does not count.",
 };
 const getUnit = (name, amount) => (name === "steps" && amount === 1 ? " step" : LIMITS[name][1]);
 
@@ -112,6 +116,52 @@ export function nestTasks(tasks) {
   return collect(null, 0);
 }
 
+/** What happens when a budget is spent. */
+export const MODES = {
+  ask: "people are asked", stop: "the work stops", wind_up: "each task gives one last answer",
+};
+
+/** Format a limit exactly, as users type it. */
+const formatLimit = (name, limit) =>
+  (name === "seconds" && Number.isInteger(limit) ? formatInterval(limit) : String(limit));
+
+/** Create the folded fields of a budget: its limits, and what happens when it is spent. The name of an input is that of
+ * its limit after `prefix`; `about` says what the limits count for, `empty` what an empty field means. */
+export function createBudgetFields({ prefix = "budget.", about, empty, hints = {}, limits = null, mode = null }) {
+  const inputs = LIMIT_NAMES.map((name) => {
+    const limit = limits?.[name] || "";
+    return createField(LIMITS[name][2], h("input.num", {
+      name: prefix + name, value: formatLimit(name, limit), autocomplete: "off",
+      placeholder: `${empty}; e.g. ${EXAMPLES[name]}`,
+    }), hints[name] ?? HINTS[name]);
+  });
+  const modes = [["", "default"], ["ask", MODES.ask], ["stop", MODES.stop]];
+  const choice = h("select", { name: "on_budget" },
+    modes.map(([value, text]) => h("option", { value, selected: value === (mode ?? "") }, text)));
+  return h("details", { open: Boolean(mode) || LIMIT_NAMES.some((name) => limits?.[name]) },
+    h("summary", "Budget"), h("p.hint", about),
+    h("div.form-row.more-fields", inputs, createField("When the budget is spent", choice,
+      "Default: the setting of the agent, or else people are asked if somebody can be asked.")));
+}
+
+/** Return the budget of a task as parameters that fill in the form for a new task. */
+export const listBudgetParameters = ({ budget, on_budget: mode }) => (budget ? {
+  ...Object.fromEntries(Object.entries(budget).map(([name, limit]) => [`budget.${name}`, formatLimit(name, limit)])),
+  on_budget: mode,
+} : {});
+
+/** Return the values of a form with its limits in one field `budget`, as they were typed; null without limits. */
+export function gatherBudget(values) {
+  const rest = { ...values };
+  const budget = {};
+  for (const name of LIMIT_NAMES) {
+    const limit = values[`budget.${name}`]?.trim();
+    if (limit) budget[name] = limit;
+    delete rest[`budget.${name}`];
+  }
+  return { ...rest, budget: Object.keys(budget).length ? budget : null };
+}
+
 /** Return whether the task can continue only with a larger budget. */
 export function isSpent(account) {
   return listLimits(account).some((name) => account[name] >= account.limits[name]);
@@ -125,16 +175,14 @@ export function openBudgetForm(task, account) {
     const isOver = spent[name] >= account.limits[name];
     let amount = account.limits[name];
     while (isOver && amount <= spent[name]) amount *= 2;
-    const value = name === "seconds" ? formatInterval(amount) : String(amount);
+    const value = formatLimit(name, amount);
     const [format, , label] = LIMITS[name];
-    return createField(label, h("input.num", { name, value, autocomplete: "off" }),
+    return createField(label, h("input.num", { name: `budget.${name}`, value, autocomplete: "off" }),
       `Used so far: ${format(spent[name])}. This counts toward the maximum.`);
   });
   openForm("Continue with a larger budget", inputs, "Continue", async (values) => {
-    const budget = Object.fromEntries(Object.entries(values)
-      .map(([name, value]) => [name, name === "seconds" ? value.trim() : Number(value)]));
     const navigate = createNavigator();
-    const retried = await post(`/tasks/${task.id}/retry`, { budget }, { key });
+    const retried = await post(`/tasks/${task.id}/retry`, { budget: gatherBudget(values).budget }, { key });
     showToast("Task continued.");
     navigate(`/tasks/${retried.id}`);
   });

@@ -138,7 +138,8 @@ export function confirmAction(question, verb) {
   });
 }
 
-/** Open a form in a dialog. `send` gets the values; if it fails the problem is shown in the form, else it closes. */
+/** Open a form in a dialog, and return its first values. `send` gets the values; if it fails the problem is shown in
+ * the form, else it closes. */
 export function openForm(title, fields, verb, send, { kind = "primary" } = {}) {
   const button = h("button", { type: "submit", class: kind }, verb);
   const dialog = h("dialog.dialog", { onclose: () => dialog.remove() },
@@ -153,6 +154,7 @@ export function openForm(title, fields, verb, send, { kind = "primary" } = {}) {
   document.body.append(dialog);
   dialog.showModal();
   form.querySelector("textarea, input")?.focus();
+  return Object.fromEntries(new FormData(form));
 }
 
 /** Create a panel with a title. `content` fills its body with a padding; without it the caller fills `body`. */

@@ -2,6 +2,7 @@
 
 import { buildQuery, get, patch, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
+import { createBudgetFields, gatherBudget } from "../budget.js";
 import { desk } from "../desk.js";
 import { createRequestKey, h, setText } from "../dom.js";
 import {
@@ -55,6 +56,10 @@ export async function renderAutomationForm(main, page, automation) {
     h("div.form-row", createField("Agent", agent),
       createField("Directory", createDirectoryPicker(automation?.workdir ?? ""))),
     times.node,
+    createBudgetFields({
+      about: "For each run and all work that grows out of it.", empty: "agent default", limits: automation?.budget,
+      mode: automation?.on_budget,
+    }),
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
         createField("Title", input("title", automation?.title, { maxLength: 200, placeholder: "the prompt" }),
@@ -110,7 +115,7 @@ export async function renderAutomationForm(main, page, automation) {
 
 /** Return the values of the form, with numbers as numbers and checkboxes as booleans. */
 function readForm(form) {
-  const values = Object.fromEntries(new FormData(form));
+  const values = gatherBudget(Object.fromEntries(new FormData(form)));
   return { ...values, max_runs: Number(values.max_runs) || 0, fresh: form.elements.fresh.checked };
 }
 
@@ -123,7 +128,7 @@ function buildBody(values) {
   const [schedule, rest] = splitValues(values);
   return {
     ...schedule,
-    ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== "" && value !== false)),
+    ...Object.fromEntries(Object.entries(rest).filter(([, value]) => !["", false, null].includes(value))),
   };
 }
 
@@ -132,7 +137,7 @@ function collectChanges(first, values) {
   const [schedule, rest] = splitValues(values);
   const isMoved = ["kind", "times", "zone"].some((name) => first[name] !== values[name]);
   const changes = Object.entries(rest)
-    .filter(([name, value]) => first[name] !== value)
+    .filter(([name, value]) => JSON.stringify(first[name]) !== JSON.stringify(value))
     .map(([name, value]) => [name, value === "" && name !== "title" ? null : value]);
   return { ...(isMoved ? schedule : {}), ...Object.fromEntries(changes) };
 }

@@ -2,6 +2,7 @@
 
 import { del, get, post, trackRequests } from "../api.js";
 import { attention, needsAttention } from "../attention.js";
+import { formatAmount, LIMIT_NAMES, MODES } from "../budget.js";
 import { desk } from "../desk.js";
 import { h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import { icon } from "../icons.js";
@@ -176,6 +177,9 @@ function updateRunRow(node, run) {
 
 const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
 
+const formatLimits = (budget) => budget &&
+  `at most ${LIMIT_NAMES.filter((name) => budget[name]).map((name) => formatAmount(name, budget[name])).join(", ")}`;
+
 function drawFacts(list, automation, when) {
   const missed = automation.missed === "once_within"
     ? `${MISSED.once_within}, within ${formatPeriod(automation.missed_window)}`
@@ -187,6 +191,7 @@ function drawFacts(list, automation, when) {
     ["Last run", automation.last_run_at ? formatDateTime(automation.last_run_at) : "–"],
     ["Failures", automation.consecutive_failures ? `${automation.consecutive_failures} in a row` : "none"],
     ["Missed runs", missed],
+    ["Each run", formatLimits(automation.budget)], ["When spent", MODES[automation.on_budget]],
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
     ["Quiet", automation.quiet ? `a reply “${automation.quiet}” is not sent` : null], ["Notify", automation.route],

@@ -4,8 +4,8 @@ import { get, trackRequests } from "../api.js";
 import { renderApprovals } from "../approval.js";
 import { createMeter, followEvents, updateMeter } from "../automation-parts.js";
 import {
-  drawLimits, formatAccount, formatAmount, getOrigin, isSpendingEvent, LIMIT_NAMES, nestTasks, readOwnSpent,
-  updateAccountStatus,
+  drawLimits, formatAccount, formatAmount, getOrigin, isSpendingEvent, LIMIT_NAMES, MODES, nestTasks,
+  readOwnSpent, updateAccountStatus,
 } from "../budget.js";
 import { getFirstLine, h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import {
@@ -17,7 +17,6 @@ import { formatDateTime, formatMoment } from "../time.js";
 const DELAY = 500; // milliseconds between two readings of the account
 const MOST_TASKS = 200; // the server returns no more
 const MEASURES = { tokens: "tokens", usd: "cost", steps: "steps", seconds: "time" };
-const MODES = { ask: "people are asked", stop: "the work stops", wind_up: "each task gives one last answer" };
 const SCOPES = {
   task: "all work of a task", goal: "all work of a goal", automation: "all work of an automation's run",
   day: "all work of a day",

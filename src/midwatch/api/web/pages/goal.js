@@ -3,6 +3,7 @@
 import { del, get, patch, post, trackRequests } from "../api.js";
 import { go } from "../app.js";
 import { attention, needsAttention } from "../attention.js";
+import { MODES } from "../budget.js";
 import { getFirstLine, h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import {
   confirmAction, createActionButton, createAgo, createDetailHead, createEmpty, createField, createPanel,
@@ -11,7 +12,8 @@ import {
 import {
   createRunParts, followEvents, formatAlert, getName, RUN_KINDS, updateItemStatus, updateRun,
 } from "../automation-parts.js";
-import { formatDateTime, formatInterval, formatPeriod } from "../time.js";
+import { formatDateTime, formatPeriod } from "../time.js";
+import { createGoalBudget } from "./goal-form.js";
 import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
 import { formatTokens, sumTokens } from "../figures.js";
 
@@ -192,25 +194,15 @@ async function openDelayForm(goal) {
 }
 
 async function openEditForm(goal) {
-  const first = {
-    objective: goal.objective, deadline: goal.deadline_at, max_steps: String(goal.max_steps),
-    max_tokens: String(goal.max_tokens), max_usd: String(goal.max_usd),
-    max_seconds: goal.max_seconds ? formatInterval(goal.max_seconds) : "0",
-  };
-  const input = (name, more) => h("input", { name, value: first[name], autocomplete: "off", ...more });
-  const number = (name) => input(name, { type: "number", min: 0, class: "num" });
-  openForm("Edit the goal", [
-    createField("Objective", h("textarea", { name: "objective", rows: 5, value: first.objective })),
-    createField("Deadline", input("deadline", {}), "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
-    h("div.form-row", createField("Maximum steps", number("max_steps")),
-      createField("Maximum tokens", number("max_tokens"))),
-    h("div.form-row", createField("Maximum dollars",
-      input("max_usd", { type: "number", min: 0, step: "any", class: "num" })),
-      createField("Maximum work time", input("max_seconds"))),
+  const first = openForm("Edit the goal", [
+    createField("Objective", h("textarea", { name: "objective", rows: 5, value: goal.objective })),
+    createField("Deadline", h("input", { name: "deadline", value: goal.deadline_at, autocomplete: "off" }),
+      "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
+    createGoalBudget(goal),
   ], "Save", async (values) => {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
-      .map(([name, value]) => [name, /^max_(steps|tokens|usd)$/.test(name) ? Number(value) : value || "0"]));
+      .map(([name, value]) => [name, value || (name.startsWith("max_") ? "0" : name === "on_budget" ? null : "")]));
     if (Object.keys(changes).length) await patch(`/goals/${goal.id}`, changes);
   });
 }
@@ -228,6 +220,7 @@ function drawFacts(list, goal) {
     ["Agent", goal.agent], ["Verifier", goal.verifier], ["Directory", goal.workdir],
     ["Session", createSessionLink(goal.session_key)],
     ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
+    ["When spent", MODES[goal.on_budget]],
     ["Failures", goal.errors ? `${goal.errors} in a row` : null],
     ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route],
     ["Created", `${formatDateTime(goal.created_at)}${goal.creator ? ` by ${goal.creator}` : ""}`],

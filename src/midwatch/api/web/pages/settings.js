@@ -77,12 +77,13 @@ const HOOK_COUNTS = {
 };
 
 function createHookItem(hook) {
-  const counts = Object.entries(HOOK_COUNTS).filter(([name]) => name === "calls" || hook[name])
+  const always = hook.seams.every((seam) => seam === "observe") ? "events" : "calls";
+  const counts = Object.entries(HOOK_COUNTS).filter(([name]) => name === always || hook[name])
     .map(([name, noun]) => `${hook[name]} ${noun}${hook[name] === 1 ? "" : "s"}`);
   return h("li",
     h("p.hook-head", h("strong", hook.name), h("span.tag", hook.state), h("span.faint", hook.kind)),
     h("p.hint", `${hook.seams.join(", ")} · ${counts.join(", ")}`),
-    hook.last_error && h("p.bad-text", hook.last_error, " ", createAgo(hook.last_error_at)));
+    hook.last_error && h("p.bad-text", createAgo(hook.last_error_at), ": ", hook.last_error));
 }
 
 const addPrefix = (word, values) =>

@@ -2,6 +2,7 @@
 
 import { post } from "../api.js";
 import { createNavigator } from "../app.js";
+import { createBudgetFields, gatherBudget, LIMIT_NAMES } from "../budget.js";
 import { createRequestKey, h } from "../dom.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import { desk } from "../desk.js";
@@ -26,6 +27,11 @@ export default async function renderNewTask(main, page) {
     h("div.form-row",
       createField("Agent", createAgentPicker(page.search.get("agent") ?? "")),
       createField("Directory", createDirectoryPicker(page.search.get("workdir") ?? ""))),
+    createBudgetFields({
+      about: "For the task and all work that grows out of it.", empty: "agent default",
+      limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, page.search.get(`budget.${name}`)])),
+      mode: page.search.get("on_budget"),
+    }),
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
         createField("Timeout", text("timeout", "agent default; e.g. 10m"),
@@ -38,7 +44,8 @@ export default async function renderNewTask(main, page) {
     createFormButtons(button));
   handleSubmit(form, button, async (values) => {
     if (!values.prompt.trim()) return showProblem(form, { field: "prompt", message: "Enter a prompt." });
-    const body = { prompt: values.prompt, ...pickFilled(values, ["agent", "workdir", "timeout", "delay", "route"]) };
+    const texts = ["agent", "workdir", "timeout", "delay", "route", "on_budget"];
+    const body = { prompt: values.prompt, budget: gatherBudget(values).budget, ...pickFilled(values, texts) };
     if (Number(values.priority)) body.priority = Number(values.priority);
     const navigate = createNavigator();
     const task = await post("/tasks", body, { key });

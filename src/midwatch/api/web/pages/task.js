@@ -3,7 +3,7 @@
 import { get, post, trackRequests } from "../api.js";
 import { createNavigator } from "../app.js";
 import { renderApprovals } from "../approval.js";
-import { createUsed, drawBudget, isSpent, openBudgetForm, sumSpent } from "../budget.js";
+import { createUsed, drawBudget, isSpent, listBudgetParameters, openBudgetForm, sumSpent } from "../budget.js";
 import {
   createRequestKey, getFirstLine, h, insertSanitised, isScrolledToEnd, limitToFrame, renderKeyed, setProps, setText,
 } from "../dom.js";
@@ -171,7 +171,7 @@ function buildPage(main, data, page) {
     id: h("code.faint", page.params.id), time: createElapsed(null), last: createAgo(null), wait: h("span.dim"),
     due: createAgo(null),
     buttons: h("span.task-buttons.action"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
-    facts: h("dl.facts"), shared: h("p.faint", { hidden: true }, "Budget of the whole work"),
+    facts: h("dl.facts"), shared: h("p.faint.shared-budget", { hidden: true }, "Budget of the whole work"),
     budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
     lineage: h("ol.rows"), handoffs: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),
     prompt: h("div.page-text.clamped"), output: h("div.output"), waterfall: document.createElement("mw-waterfall"),
@@ -312,8 +312,9 @@ function drawButtons(view, data) {
   const action = isOpen(task) ? "cancel" : task.status === "done" ? "again" : "retry";
   if (view.buttons.dataset.state === action + task.session_key) return;
   view.buttons.dataset.state = action + task.session_key;
-  const address =
-    `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
+  const { prompt, agent, workdir } = task;
+  const parameters = { prompt, agent, workdir: workdir ?? "", ...listBudgetParameters(task) };
+  const address = `/tasks/new?${new URLSearchParams(parameters)}`;
   view.buttons.replaceChildren(h("button", { type: "button", onclick: () => openHandoffForm(data.task) }, "Hand over"),
     ...{
     cancel: [createActionButton("Cancel", () => cancelTask(data.task), { kind: "danger", iconName: "stop" })],
