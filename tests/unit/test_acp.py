@@ -405,7 +405,7 @@ async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
 # -- questions -------------------------------------------------------------------------------------------------------
 
 ONCE = ("Yes", "allow_once")
-DENIED = Answer("denied", None, "not today")
+DENIED = Answer("denied")
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,8 @@ async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, ans
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
 async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
     result, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
-    assert (result.text, turn.asked) == (f"chose {choice}", [])
+    assert (events_of(turn, MessageUpdate)[0].message, turn.asked) == (f"chose {choice}", [])
+    assert "not allowed: fake offered no option that allows it" in result.text
 
 
 async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
@@ -446,32 +447,35 @@ async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
     _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
     end = next(event for event in refused.events if event.kind == "tool_exec_end")
-    assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
+    assert (end.is_error, end.result) == (True, "denied: denied")  # type: ignore[attr-defined]
 
 
 async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
     result, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
     assert result.outcome == "error"
-    assert result.error == "fake stopped without an answer; denied actions: 'make all' (not today)."
+    assert result.error == "fake stopped without an answer; denied actions: 'make all' (denied)."
     result, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (result.outcome, result.text) == ("ok", "I may not")
     result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
     assert result.outcome == "error"
-    assert result.error == "fake stopped after these actions were denied: 'make all' (not today)."
+    assert result.error == "fake stopped after these actions were denied: 'make all' (denied)."
 
 
-async def test_the_reason_of_a_person_is_told_to_the_agent_once(talk: Talk) -> None:
-    why = DENIED._replace(by_person=True)
-    for end in ("", "[[say I may not]]", "[[stop cancelled]]"):
-        result, turn = await run_turn(talk, f"[[ask ar make all]] {end}", why)
-        assert result.outcome == "ok"
-        assert "- 'make all': not today" in result.text
-        assert result.text.startswith("you said A person denied these actions")
+async def test_the_reason_of_a_denial_is_told_to_the_agent_once(talk: Talk) -> None:
+    for by_person, end in ((True, ""), (True, "[[say I may not]]"), (False, "[[stop cancelled]]")):
+        why = Answer("denied", None, "not today", by_person)
+        result, turn = await run_turn(talk, f"[[ask ar make all]] [[ask ar make all]] {end}", why, why)
+        told = "- 'make all': a person denied it: not today" if by_person else "- 'make all': not allowed: not today"
+        assert (result.outcome, result.text.count("make all"), result.text.count(told)) == ("ok", 1, 1)
     assert [event.message for event in events_of(turn, MessageUpdate)] == []
-    result, turn = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", why._replace(why=None))
-    assert result.text == "I may not"
-    again = why._replace(why="[[ask ar make all]]")  # the agent asks again after each reason
-    result, turn = await run_turn(talk, "[[ask ar make all]]", *[again] * (talking.MOST_REASONS + 1))
+    for untold in (DENIED, Answer("expired", None, "nobody answered in time")):
+        result, turn = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", untold)
+        assert result.text == "I may not"
+    again = Answer("denied", None, "[[ask ar make all]]")  # the agent asks again after each reason
+    result, turn = await run_turn(talk, "[[ask ar make all]]", again, again)
+    assert (result.outcome, len(turn.asked)) == ("error", 2)
+    another = [again._replace(why=f"{number} {again.why}") for number in range(talking.MOST_REASONS + 1)]
+    result, turn = await run_turn(talk, "[[ask ar make all]]", *another)
     assert (result.outcome, len(turn.asked)) == ("error", talking.MOST_REASONS + 1)
 
 

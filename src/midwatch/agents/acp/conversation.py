@@ -33,7 +33,7 @@ VERSION = 1  # version of the protocol
 BULK = 200_000  # characters of an update above which it is handled in a thread
 WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "plan")  # only an agent with a prompt sends these
 MOST_CHANGES = 3  # how often a question is asked again because its tool call was changed meanwhile
-MOST_REASONS = 10  # how often a turn tells the agent why people denied its actions
+MOST_REASONS = 10  # how often a turn tells the agent why its actions were denied
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -306,7 +306,7 @@ class AcpConversation:
     # -- the prompt ----------------------------------------------------------------------------------------------
 
     async def _prompt(self, turn: Turn, link: Link, *, known: bool) -> TurnResult:
-        """Send the prompt of the turn, and then the reasons of people who denied actions of the agent."""
+        """Send the prompt of the turn, and then the reasons why actions of the agent were denied."""
         prompt = self._earlier + build_prompt(turn, known=known)
         transcript = self._transcript = Transcript(message_id(turn), self._profile.asides, self._asides)
         self._ledger.begin()

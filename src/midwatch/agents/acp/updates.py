@@ -105,7 +105,8 @@ class Transcript:
         self.model: str | None = None
         self.drift = Drift(WORDS)
         self.failed = False  # whether the agent reports that its work failed; its last text is then the error
-        self.reasons: list[tuple[str, str]] = []  # denied actions and a person's reasons, which the agent does not know
+        self._reasons: dict[tuple[str, str], bool] = {}
+        """Denied actions with their reasons, and whether the agent knows each of them."""
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
@@ -163,12 +164,14 @@ class Transcript:
         """Note that a tool call was denied, and why. The agent may never report the end of that call."""
         tool.denied = answer.why or answer.status
         self.denied.append(tool)
-        if answer.by_person and answer.why:
-            self.reasons.append((tool.label, answer.why))
+        if answer.status == "denied" and answer.why:
+            who = "a person denied it" if answer.by_person else "not allowed"
+            self._reasons.setdefault((tool.label, f"{who}: {answer.why}"), False)
 
     def take_reasons(self) -> list[tuple[str, str]]:
-        """Return the reasons that the agent does not know yet. The next call does not return them again."""
-        reasons, self.reasons = self.reasons, []
+        """Return the denied actions whose reasons the agent does not know yet. From now on it knows them."""
+        reasons = [reason for reason, known in self._reasons.items() if not known]
+        self._reasons = dict.fromkeys(self._reasons, True)
         return reasons
 
     def begin_again(self) -> list[Payload]:
