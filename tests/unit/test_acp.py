@@ -432,6 +432,11 @@ async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, ans
     assert (question.kind, question.command, question.text) == ("execute", "make all?", "Run make all??")
 
 
+def test_the_name_of_an_option_is_one_line() -> None:
+    listed = [{"optionId": "y\n", "name": name, "kind": "allow_once"} for name in ("Yes\r\n all", " \u2028", [["x"]])]
+    assert [option.name for option in read_options(listed)] == ["Yes all", "y"]
+
+
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
 async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
     result, turn = await run_turn(talk, f"[[ask {letters} make all?]]")

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from midwatch.agents.acp.call_facts import TITLE_VERB, read_facts
 from midwatch.agents.acp.updates import Json, Tool
-from midwatch.agents.streams.reading import get_dicts
+from midwatch.agents.streams.reading import get_dicts, get_text
 from midwatch.agents.tool_question import LONGEST_DIFF, NO, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind
 
@@ -36,7 +36,7 @@ def read_options(listed: Any) -> tuple[Option, ...]:
     for item in get_dicts(listed)[:MOST_OPTIONS]:
         id, kind = item.get("optionId"), item.get("kind")
         if isinstance(id, str) and isinstance(kind, str) and kind in CHOICE_KINDS:
-            name = str(item.get("name") or id)[:200]
+            name = " ".join((get_text(item, "name").strip() or id).split())[:200]  # in one line
             if kind in ALLOWS and NO.match(name):
                 name += " (this allows it)"  # its kind counts, and people read its name
             options.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
