@@ -363,7 +363,7 @@ async def test_a_denied_request_is_a_skipped_tool_with_its_rule(tmp_path: Path) 
 
 async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path: Path) -> None:
     async with desk_at(tmp_path, RULES) as desk:
-        for second, chosen in (("secret/k", "no-1"), ("other", "yes-1")):
+        for second, end in (("secret/k", "'Edit': not allowed: deny any use of secret/**"), ("other", "chose yes-1")):
             sending = asyncio.create_task(run_task(desk, f"[[swap first {second}]]"))
             first = await wait_for_question(desk)
             (tmp_path / "memory/swap").touch()
@@ -375,11 +375,11 @@ async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path:
 
             await until(is_changed)
             await desk.approvals.answer(first.id, "Yes")
-            if chosen == "yes-1":
+            if second == "other":
                 again = await wait_for_question(desk)
                 assert again.paths == (f"{tmp_path}/memory/first", named)
                 await desk.approvals.answer(again.id, "Yes")
-            assert (await sending).result == f"chose {chosen}"
+            assert end in ((await sending).result or "")
             (tmp_path / "memory/swap").unlink()
 
 

@@ -484,6 +484,33 @@ async def test_the_reason_of_a_denial_is_told_to_the_agent_once(talk: Talk) -> N
     assert (result.outcome, len(turn.asked)) == ("error", talking.MOST_REASONS + 1)
 
 
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        ({"title": "rm -rf ."}, ["git status", "rm -rf ."]),
+        ({"rawInput": {"command": "rm -rf ."}}, ["git status", "rm -rf ."]),
+        ({"rawInput": {"command": "rm -rf .", "reason": "x" * 60_000}}, ["git status", "rm -rf ."]),
+        ({"locations": [{"path": "/etc/x"}]}, ["git status", "git status"]),
+        ({"title": "git status", "status": "in_progress"}, ["git status"]),
+        ({"status": "completed", "title": "rm -rf ."}, ["git status"]),
+    ],
+)
+async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(
+    talk: Talk, change: dict[str, Any], asked: list[str]
+) -> None:
+    class ChangingTurn(RecordingTurn):
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            update = {"sessionUpdate": "tool_call_update", "toolCallId": "late", **change}
+            await conversation.update({"sessionId": "s", "update": update}, more=False)
+            return await super().ask(*args, **more)
+
+    conversation = await talk("--session", "s")
+    turn = ChangingTurn("[[late git status]] [[say done]]", answers=["Yes"] * 2)
+    assert (await conversation.turn(turn)).text == "done"
+    assert [question.command for question in turn.asked] == asked
+    assert len({question.text for question in turn.asked}) == len(set(asked))
+
+
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
     class CountingTurn(RecordingTurn):
         open = most = 0
@@ -984,7 +1011,8 @@ def test_a_reused_call_name_is_another_call() -> None:
 def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
     root = str(tmp_path)
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
-    question = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
+    tool = Tool("1", kind="execute", request={"rawInput": raw})
+    question = make_question(tool, (Option("1", "Go", "allow_once"),), root)
     assert question.command == command
     allowed = decide(question, root, [Level("agent", Policy.from_data({"allow": [{"command": "npm test"}]}))])
     assert allowed.verdict == ("allow" if command == "npm test" else None)
@@ -994,7 +1022,7 @@ def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     root = str(tmp_path)
     diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
     tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
-    question = make_question(tool, {}, (Option("1", "Go", "allow_once"),), root)
+    question = make_question(tool, (Option("1", "Go", "allow_once"),), root)
     assert question.paths == (f"{root}/a", f"{root}/b/a")
     assert [line for line in str(question.diff).splitlines() if line.startswith("+") and line[1] != "+"] == [
         "+new",
@@ -1007,12 +1035,12 @@ def test_a_question_has_a_risk(tmp_path: Path) -> None:
     offered = read_options([go, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
     root = str(tmp_path)
-    question = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
+    question = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), offered, root)
     assert question.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
     assert (question.text, question.risk, question.root) == ("Change a?", "medium", root)
-    assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
-    assert make_question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
-    assert make_question(Tool("1", kind="read"), {}, offered, root).risk == "low"
+    assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), offered, root).risk == "high"
+    assert make_question(Tool("1", kind="read", locations=("/etc/x",)), offered, root).risk == "medium"
+    assert make_question(Tool("1", kind="read"), offered, root).risk == "low"
     assert choose_option(Answer("granted", "Go"), offered) == offered[0]
     assert choose_option(Answer("denied"), offered) is None
     (misleading,) = read_options([{**go, "name": "No, stop"}])

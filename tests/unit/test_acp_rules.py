@@ -37,7 +37,7 @@ def judge(root: Path, policy: dict[str, Any], *messages: dict[str, Any]) -> Deci
     for update in updates:
         transcript.update({"sessionUpdate": "tool_call", **update})
     tool, _ = transcript.ask_for(request)
-    question = make_question(tool, request, OPTIONS, str(root))
+    question = make_question(tool, OPTIONS, str(root))
     return decide(question, str(root), [Level("agent", Policy.from_data(policy))], "it")
 
 

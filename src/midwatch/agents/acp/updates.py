@@ -71,6 +71,7 @@ class Tool:
     started: float | None = None
     ended: bool = False
     wish: str | None = None  # the action that the agent asked permission for
+    request: dict[str, Any] | None = None  # the open permission request, with what later updates have changed in it
     denied: str | None = None
 
     @property
@@ -78,9 +79,9 @@ class Tool:
         """A short description of the call."""
         return self.wish or self.title or self.name or self.kind
 
-    def wanted(self) -> tuple[Any, ...]:
-        """Return what the call wants to do, as far as the agent has told it; to compare it later."""
-        return self.kind, self.name, self.raw, self.arguments, tuple(self.places), dict(self.diffs)
+    def content(self) -> tuple[Any, ...]:
+        """Return what the call would write, of which a question may show only a part; to compare it later."""
+        return self.raw, self.arguments, dict(self.diffs)
 
     def note_places(self, paths: Iterable[str]) -> None:
         """Remember paths, up to one more than rules check."""
@@ -158,6 +159,7 @@ class Transcript:
         if earlier_call is not None and earlier_call.ended:
             del self.tools[earlier_call.id]  # another call with the same id: the fields of the first call do not apply
         tool = self._merge(call)
+        tool.request = dict(call)
         return tool, [*payloads, *self._start(tool)]
 
     def refuse(self, tool: Tool, answer: Answer) -> None:
@@ -286,6 +288,8 @@ class Transcript:
         tool = self.tools.setdefault(id, Tool(id))
         if tool.ended:
             return tool
+        if tool.request is not None:
+            tool.request |= {name: update[name] for name in ("title", "rawInput") if update.get(name)}
         tool.name = _tool_name(update) or tool.name
         tool.title = get_text(update, "title").strip()[:TITLE_SHOWN] or tool.title
         kind = get_text(update, "kind").lower()
@@ -333,7 +337,7 @@ class Transcript:
             for_llm_len=len(result) or None, is_error=failed or tool.denied is not None,
             diffs=tuple(tool.diffs.values()),
         )  # fmt: skip
-        tool.diffs, tool.result, tool.arguments, tool.raw = {}, "", None, None
+        tool.diffs, tool.result, tool.arguments, tool.raw, tool.request = {}, "", None, None, None
 
     # -- texts ---------------------------------------------------------------------------------------------------
 
