@@ -52,6 +52,12 @@ def edit(**fields: Any) -> dict[str, Any]:
     return {"kind": "edit", "title": "Change a file", **fields}
 
 
+def nest(value: Any, depth: int) -> Any:
+    for _ in range(depth):
+        value = {"more": value}
+    return value
+
+
 def run(**fields: Any) -> dict[str, Any]:
     return {"kind": "execute", "title": "ls", "rawInput": fields}
 
@@ -83,6 +89,11 @@ def run(**fields: Any) -> dict[str, Any]:
         (PATH, [{"title": "x", "rawInput": {"script": "x" * 3000 + " secret/k"}}, {}]),
         (PATH, [{"title": "x", "rawInput": {"a": {"b": {"c": {"d": {"e": "secret/k"}}}}}}, {}]),
         (PATH, [{"title": "x", "rawInput": {"script": "x" * 90_000 + " secret/k"}}, {}]),
+        (PATH, [{"title": "x", "rawInput": {"n": [0] * 10_000, "script": "cat secret/k"}}, {}]),
+        (PATH, [{"title": "x", "rawInput": nest("secret/k", 300)}, {}]),
+        (PATH, [edit(locations=OK, rawInput={"path": "ok/a", "x": nest("secret/k", 30)})]),
+        (PATH, [edit(locations=OK, rawInput={"path": "ok/a", "x": nest("secret/k", 300)})]),
+        (PUSH, [run(command="ls", input=nest("git push", 30))]),
         # another field has the command
         (PATH, [run(command="cat k", working_dir="{root}/secret")]),
         (PATH, [run(script="cat secret/k")]),

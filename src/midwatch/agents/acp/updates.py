@@ -23,6 +23,7 @@ from midwatch.domain import event as events
 from midwatch.domain.agent import Answer, QuestionKind
 from midwatch.domain.event import Payload
 from midwatch.domain.rule import MOST_PATHS
+from midwatch.domain.tool_call import DEEPEST
 from midwatch.domain.tool_name import guess_kind
 
 Json = Mapping[str, Any]
@@ -30,7 +31,7 @@ Json = Mapping[str, Any]
 LONGEST_TEXT = 1_000_000  # characters of one message or thought that are kept
 LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
-LONGEST_RAW = 50_000  # bytes of arguments as JSON that are kept for rules
+LONGEST_RAW, MOST_RAW = 50_000, 5000  # characters and values of arguments that are kept for rules
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
 MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
@@ -63,7 +64,7 @@ class Tool:
     kind: str = "other"
     arguments: Any = None
     raw: Any = None  # the arguments as they came, for rules
-    unread: bool = False  # whether the arguments were too long to keep them
+    unread: bool = False  # whether the arguments were too long or too deeply nested to keep them
     places: dict[str, None] = field(default_factory=dict)  # every path that any message about the call has named
     locations: tuple[str, ...] = ()
     diffs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -299,7 +300,7 @@ class Transcript:
             tool.kind = guess_kind(tool.name)
         if update.get("rawInput"):
             tool.arguments = shorten(update["rawInput"])
-            tool.unread = len(orjson.dumps(update["rawInput"], default=str)) > LONGEST_RAW
+            tool.unread = not is_small(update["rawInput"])
             tool.raw = None if tool.unread else update["rawInput"]
             tool.note_places(find_paths(update["rawInput"]))
         tool.note_places(read_paths(update.get("locations"), MOST_PATHS + 1))
@@ -382,6 +383,25 @@ def shorten(value: Any, depth: int = 4) -> Any:
     return [shorten(item, depth - 1) for item in value[:MOST_ITEMS]]
 
 
+def is_small(value: Any) -> bool:
+    """Return whether JSON data is within the limits of its characters, of its values and of its depth."""
+    level, characters, count = [value], 0, 0
+    for _ in range(DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                characters += len(item)
+            elif isinstance(item, Mapping | list):
+                count += len(item)
+                if count > MOST_RAW:
+                    return False
+                below += item if isinstance(item, list) else [*item, *item.values()]
+        if characters > LONGEST_RAW:
+            return False
+        level = below
+    return not level
+
+
 def _has_arguments(arguments: Any) -> bool:
     """Return whether the arguments have arrived. Some agents send a tool call first and its arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
@@ -397,9 +417,9 @@ def _tool_name(update: Json) -> str | None:
 
 def _plan_entry(entry: Json) -> dict[str, str]:
     return {
-        "content": str(entry.get("content", ""))[:LONGEST_ARGUMENT],
-        "status": str(entry.get("status", "pending"))[:50],
-        "priority": str(entry.get("priority", "medium"))[:50],
+        "content": get_text(entry, "content")[:LONGEST_ARGUMENT],
+        "status": (get_text(entry, "status") or "pending")[:50],
+        "priority": (get_text(entry, "priority") or "medium")[:50],
     }
 
 
