@@ -349,7 +349,7 @@ async def test_the_server_continues_after_the_user_leaves_the_chat(server: Serve
         await screen.wait_for("hanging until interrupted")
         screen.type("\x04")
         assert await screen.wait_for_exit() == 0
-    assert "The agent continues; come back with `midwatch chat 'chat:1'`" in screen.text
+    assert "The agent continues; come back with `midwatch chat chat:1`" in screen.text
     assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
         await screen.wait_for("The agent works on t_")

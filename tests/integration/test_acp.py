@@ -101,7 +101,7 @@ async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
     ended_task = await desk.tasks.wait(task.id)
     assert (ended_task.status, ended_task.outcome) == ("done", "ok")
-    assert "'touch x': not today" in (ended_task.result or ""), "the agent was told the reason"
+    assert "'touch x': a person denied it: not today" in (ended_task.result or ""), "the agent was told the reason"
 
 
 async def test_an_unanswered_question_expires(tmp_path: Path) -> None:
@@ -355,15 +355,15 @@ async def test_rules_hold_for_what_midwatch_does_for_an_agent(tmp_path: Path) ->
 
 async def test_a_denied_request_is_a_skipped_tool_with_its_rule(tmp_path: Path) -> None:
     async with desk_at(tmp_path, RULES) as desk:
-        task = await run_task(desk, "[[ask ar git push]] [[say I may not]]")
+        task = await run_task(desk, "[[ask ar git push]]")
         ((call, tool, rule),) = await skipped(desk, task)
         assert ((call or "").startswith("call-"), tool, rule) == (True, "execute", "deny `git push **`")
-        assert task.result == "I may not"
+        assert "- 'git push': not allowed: deny `git push **`" in (task.result or ""), "the agent was told the rule"
 
 
 async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path: Path) -> None:
     async with desk_at(tmp_path, RULES) as desk:
-        for second, chosen in (("secret/k", "no-1"), ("other", "yes-1")):
+        for second, end in (("secret/k", "'Edit': not allowed: deny any use of secret/**"), ("other", "chose yes-1")):
             sending = asyncio.create_task(run_task(desk, f"[[swap first {second}]]"))
             first = await wait_for_question(desk)
             (tmp_path / "memory/swap").touch()
@@ -375,11 +375,11 @@ async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path:
 
             await until(is_changed)
             await desk.approvals.answer(first.id, "Yes")
-            if chosen == "yes-1":
+            if second == "other":
                 again = await wait_for_question(desk)
                 assert again.paths == (f"{tmp_path}/memory/first", named)
                 await desk.approvals.answer(again.id, "Yes")
-            assert (await sending).result == f"chose {chosen}"
+            assert end in ((await sending).result or "")
             (tmp_path / "memory/swap").unlink()
 
 

@@ -271,6 +271,16 @@ async def test_an_acp_agent_is_asked_about_by_hooks_before_rules_and_people(home
         (end,) = await read_events(desk, task, "turn_end")
         assert end.payload["status"] == "error"
         assert await eventually(lambda: hook.kinds.count("task_finished") == 2)
+        for seam in ("before_tool", "approve_tool"):  # a request of the agent to midwatch itself
+            hook.decisions = {seam: HookDecision.stop("enough")}
+            task = await run(desk, "[[run touch ran]] [[hold ever]]")
+            assert (task.outcome, task.error) == ("error", "hook Everywhere stopped the turn: enough")
+        hook.decisions = {"before_tool": HookDecision.answer("use the copy in x")}
+        task = await run(desk, "[[run touch ran]]")
+        assert (task.outcome, (task.result or "").strip()) == ("ok", "refused: use the copy in x")
+        (skipped,) = await read_events(desk, task, "tool_exec_skipped")
+        assert (skipped.payload["reason"], skipped.payload["rule"]) == ("use the copy in x", "hook:Everywhere")
+        assert not (tmp_path / "ran").exists()
 
 
 async def test_a_tool_that_asks_is_approved_once(fake: Fake, home: Path) -> None:

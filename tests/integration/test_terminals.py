@@ -17,19 +17,25 @@ from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result, settle
 
 LISTENER = """
-import os, sys
+import os, sys, termios, tty
 while True:
     said = input("> ")
     if said == "leave": sys.exit(3)
     if said == "who": print("I am", os.getpid())
     elif said == "wait": print("waiting"); print("got", input())
+    elif said == "ask":
+        before = termios.tcgetattr(0); tty.setcbreak(0)
+        print("─" * 40, "Run the command?", "  rm -r build", " ❯ 1. Yes", "   2. No", "Esc to cancel", sep="\\n")
+        sys.stdout.flush(); key = sys.stdin.read(1)
+        termios.tcsetattr(0, termios.TCSADRAIN, before); print("\\033[2J\\033[Hkey", key)
     else: print("you said", said)
 """
 KEY = "chat:1"
 
 
 def desk(folder: Path, *, env: dict[str, str] | None = None, **options: Any) -> Any:
-    listener = {"kind": "terminal", "argv": [sys.executable, "-c", LISTENER], "prompt": "^> $"}
+    argv = [sys.executable, "-c", LISTENER]
+    listener = {"kind": "terminal", "argv": argv, "prompt": "^> $", "asking": "Esc to cancel"}
     agents = {"listener": listener}
     settings = Settings.load(
         folder, detect_agents=False, shutdown_grace=0, agents=agents, default_agent="listener", **options
@@ -75,6 +81,16 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
         with pytest.raises(Conflict):
             await here.terminals.send_keys(KEY, b"x")
     assert guard.pid is None, "a process group was left behind"
+
+
+async def test_a_denied_dialog_is_a_skipped_tool_with_its_rule(tmp_path: Path) -> None:
+    async with desk(tmp_path, approvals={"deny": [{"kind": "execute"}]}) as here:
+        await here.sessions.create(key=KEY)
+        task = await here.tasks.wait((await here.sessions.send(KEY, "ask")).id)
+        (skipped,) = await here.store.read_events(0, EventFilter(task_id=task.id, kinds=("tool_exec_skipped",)))
+        assert (skipped.payload["tool"], skipped.payload["rule"]) == ("execute", "deny execute")
+        assert "key 2" in (task.result or ""), "no was typed"
+        assert await here.approvals.list() == []
 
 
 async def test_a_terminal_can_be_opened_before_the_first_message(tmp_path: Path) -> None:

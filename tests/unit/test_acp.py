@@ -405,7 +405,7 @@ async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
 # -- questions -------------------------------------------------------------------------------------------------------
 
 ONCE = ("Yes", "allow_once")
-DENIED = Answer("denied", None, "not today")
+DENIED = Answer("denied")
 
 
 @pytest.mark.parametrize(
@@ -432,10 +432,16 @@ async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, ans
     assert (question.kind, question.command, question.text) == ("execute", "make all?", "Run make all??")
 
 
+def test_the_name_of_an_option_is_one_line() -> None:
+    listed = [{"optionId": "y\n", "name": name, "kind": "allow_once"} for name in ("Yes\r\n all", " \u2028", [["x"]])]
+    assert [option.name for option in read_options(listed)] == ["Yes all", "y"]
+
+
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
 async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
     result, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
-    assert (result.text, turn.asked) == (f"chose {choice}", [])
+    assert (events_of(turn, MessageUpdate)[0].message, turn.asked) == (f"chose {choice}", [])
+    assert "not allowed: fake offered no option that allows it" in result.text
 
 
 async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
@@ -446,33 +452,63 @@ async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
     _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
     end = next(event for event in refused.events if event.kind == "tool_exec_end")
-    assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
+    assert (end.is_error, end.result) == (True, "denied: denied")  # type: ignore[attr-defined]
 
 
 async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
     result, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
     assert result.outcome == "error"
-    assert result.error == "fake stopped without an answer; denied actions: 'make all' (not today)."
+    assert result.error == "fake stopped without an answer; denied actions: 'make all' (denied)."
     result, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (result.outcome, result.text) == ("ok", "I may not")
     result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
     assert result.outcome == "error"
-    assert result.error == "fake stopped after these actions were denied: 'make all' (not today)."
+    assert result.error == "fake stopped after these actions were denied: 'make all' (denied)."
 
 
-async def test_the_reason_of_a_person_is_told_to_the_agent_once(talk: Talk) -> None:
-    why = DENIED._replace(by_person=True)
-    for end in ("", "[[say I may not]]", "[[stop cancelled]]"):
-        result, turn = await run_turn(talk, f"[[ask ar make all]] {end}", why)
-        assert result.outcome == "ok"
-        assert "- 'make all': not today" in result.text
-        assert result.text.startswith("you said A person denied these actions")
+async def test_the_reason_of_a_denial_is_told_to_the_agent_once(talk: Talk) -> None:
+    for by_person, end in ((True, ""), (True, "[[say I may not]]"), (False, "[[stop cancelled]]")):
+        why = Answer("denied", None, "not today", by_person)
+        result, turn = await run_turn(talk, f"[[ask ar make all]] [[ask ar make all]] {end}", why, why)
+        told = "- 'make all': a person denied it: not today" if by_person else "- 'make all': not allowed: not today"
+        assert (result.outcome, result.text.count("make all"), result.text.count(told)) == ("ok", 1, 1)
     assert [event.message for event in events_of(turn, MessageUpdate)] == []
-    result, turn = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", why._replace(why=None))
-    assert result.text == "I may not"
-    again = why._replace(why="[[ask ar make all]]")  # the agent asks again after each reason
-    result, turn = await run_turn(talk, "[[ask ar make all]]", *[again] * (talking.MOST_REASONS + 1))
+    for untold in (DENIED, Answer("expired", None, "nobody answered in time")):
+        result, turn = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", untold)
+        assert result.text == "I may not"
+    again = Answer("denied", None, "[[ask ar make all]]")  # the agent asks again after each reason
+    result, turn = await run_turn(talk, "[[ask ar make all]]", again, again)
+    assert (result.outcome, len(turn.asked)) == ("error", 2)
+    another = [again._replace(why=f"{number} {again.why}") for number in range(talking.MOST_REASONS + 1)]
+    result, turn = await run_turn(talk, "[[ask ar make all]]", *another)
     assert (result.outcome, len(turn.asked)) == ("error", talking.MOST_REASONS + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        ({"title": "rm -rf ."}, ["git status", "rm -rf ."]),
+        ({"rawInput": {"command": "rm -rf ."}}, ["git status", "rm -rf ."]),
+        ({"rawInput": {"command": "rm -rf .", "reason": "x" * 60_000}}, ["git status", "rm -rf ."]),
+        ({"locations": [{"path": "/etc/x"}]}, ["git status", "git status"]),
+        ({"title": "git status", "status": "in_progress"}, ["git status"]),
+        ({"status": "completed", "title": "rm -rf ."}, ["git status"]),
+    ],
+)
+async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(
+    talk: Talk, change: dict[str, Any], asked: list[str]
+) -> None:
+    class ChangingTurn(RecordingTurn):
+        async def ask(self, *args: Any, **more: Any) -> Answer:
+            update = {"sessionUpdate": "tool_call_update", "toolCallId": "late", **change}
+            await conversation.update({"sessionId": "s", "update": update}, more=False)
+            return await super().ask(*args, **more)
+
+    conversation = await talk("--session", "s")
+    turn = ChangingTurn("[[late git status]] [[say done]]", answers=["Yes"] * 2)
+    assert (await conversation.turn(turn)).text == "done"
+    assert [question.command for question in turn.asked] == asked
+    assert len({question.text for question in turn.asked}) == len(set(asked))
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
@@ -975,7 +1011,8 @@ def test_a_reused_call_name_is_another_call() -> None:
 def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
     root = str(tmp_path)
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
-    question = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
+    tool = Tool("1", kind="execute", request={"rawInput": raw})
+    question = make_question(tool, (Option("1", "Go", "allow_once"),), root)
     assert question.command == command
     allowed = decide(question, root, [Level("agent", Policy.from_data({"allow": [{"command": "npm test"}]}))])
     assert allowed.verdict == ("allow" if command == "npm test" else None)
@@ -985,7 +1022,7 @@ def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     root = str(tmp_path)
     diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
     tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
-    question = make_question(tool, {}, (Option("1", "Go", "allow_once"),), root)
+    question = make_question(tool, (Option("1", "Go", "allow_once"),), root)
     assert question.paths == (f"{root}/a", f"{root}/b/a")
     assert [line for line in str(question.diff).splitlines() if line.startswith("+") and line[1] != "+"] == [
         "+new",
@@ -998,12 +1035,12 @@ def test_a_question_has_a_risk(tmp_path: Path) -> None:
     offered = read_options([go, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
     root = str(tmp_path)
-    question = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
+    question = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), offered, root)
     assert question.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
     assert (question.text, question.risk, question.root) == ("Change a?", "medium", root)
-    assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
-    assert make_question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
-    assert make_question(Tool("1", kind="read"), {}, offered, root).risk == "low"
+    assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), offered, root).risk == "high"
+    assert make_question(Tool("1", kind="read", locations=("/etc/x",)), offered, root).risk == "medium"
+    assert make_question(Tool("1", kind="read"), offered, root).risk == "low"
     assert choose_option(Answer("granted", "Go"), offered) == offered[0]
     assert choose_option(Answer("denied"), offered) is None
     (misleading,) = read_options([{**go, "name": "No, stop"}])

@@ -37,7 +37,7 @@ def judge(root: Path, policy: dict[str, Any], *messages: dict[str, Any]) -> Deci
     for update in updates:
         transcript.update({"sessionUpdate": "tool_call", **update})
     tool, _ = transcript.ask_for(request)
-    question = make_question(tool, request, OPTIONS, str(root))
+    question = make_question(tool, OPTIONS, str(root))
     return decide(question, str(root), [Level("agent", Policy.from_data(policy))], "it")
 
 
@@ -50,6 +50,12 @@ def root(tmp_path: Path) -> Path:
 
 def edit(**fields: Any) -> dict[str, Any]:
     return {"kind": "edit", "title": "Change a file", **fields}
+
+
+def nest(value: Any, depth: int) -> Any:
+    for _ in range(depth):
+        value = {"more": value}
+    return value
 
 
 def run(**fields: Any) -> dict[str, Any]:
@@ -83,6 +89,11 @@ def run(**fields: Any) -> dict[str, Any]:
         (PATH, [{"title": "x", "rawInput": {"script": "x" * 3000 + " secret/k"}}, {}]),
         (PATH, [{"title": "x", "rawInput": {"a": {"b": {"c": {"d": {"e": "secret/k"}}}}}}, {}]),
         (PATH, [{"title": "x", "rawInput": {"script": "x" * 90_000 + " secret/k"}}, {}]),
+        (PATH, [{"title": "x", "rawInput": {"n": [0] * 10_000, "script": "cat secret/k"}}, {}]),
+        (PATH, [{"title": "x", "rawInput": nest("secret/k", 300)}, {}]),
+        (PATH, [edit(locations=OK, rawInput={"path": "ok/a", "x": nest("secret/k", 30)})]),
+        (PATH, [edit(locations=OK, rawInput={"path": "ok/a", "x": nest("secret/k", 300)})]),
+        (PUSH, [run(command="ls", input=nest("git push", 30))]),
         # another field has the command
         (PATH, [run(command="cat k", working_dir="{root}/secret")]),
         (PATH, [run(script="cat secret/k")]),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import re
+import shlex
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -96,6 +99,20 @@ def test_a_question_needs_the_lease_notifies_the_route_and_makes_the_task_wait()
     assert [e.kind for e in changes.events] == ["approval_requested", "task_waiting"]
     assert changes.events[0].payload["question"] == "q" * 2000
     assert ask(a_task(), Question.plain("Go?", ("yes",)), 1, 10)[1].deliveries == ()
+
+
+def test_the_words_of_an_agent_cannot_forge_a_command_in_a_notice() -> None:
+    forged = "Answer: midwatch approve a_other"
+    names = ("Yes", 'x "$(touch /tmp/x)"', "No")
+    choices = tuple(Choice(name, "reject_once" if name == "No" else "allow_once") for name in names)
+    question = Question(text=f"Go on?\n{forged}", kind="execute", command=f"ls\r{forged}", choices=choices)
+    for asked, lines in ((question, 2), (replace(question, choices=(choices[0], Choice("x\ny", "allow_once"))), 1)):
+        approval, changes = ask(a_task(route="console"), asked, 60, 1)
+        (delivery,) = changes.deliveries
+        commands = [line for line in delivery.text.splitlines() if re.match("(Another a|A)nswer:", line)]
+        assert len(commands) == lines and commands[0].startswith(f"Answer: midwatch approve {approval.id} or ")
+        for line in commands[1:]:
+            assert shlex.split(line)[2:] == ["midwatch", "approve", approval.id, "--choice", names[1]]
 
 
 def test_an_approval_is_immutable_and_shows_its_times() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
@@ -121,7 +122,7 @@ class Chat:
             if self._desk.runtime is not None:
                 await self._cancel_open()
         if self._open or self._running:
-            note(f"The agent continues; come back with `midwatch chat '{self._key}'`.")
+            note(f"The agent continues; come back with `midwatch chat {shlex.quote(self._key)}`.")
         return self._left.result()
 
     async def _welcome(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -56,7 +57,7 @@ async def sessions(
         )
         for session in page["sessions"]
     ]
-    more = f"More: midwatch sessions --before '{page['next']}'" if page["next"] else None
+    more = f"More: midwatch sessions --before {shlex.quote(page['next'])}" if page["next"] else None
     return Reply(page, out.join(out.table(HEADERS, rows, "No sessions. Start one with `midwatch chat`."), more))
 
 

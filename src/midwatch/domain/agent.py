@@ -338,7 +338,9 @@ class Turn(ProgramOwner, Protocol):
     async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
         """Decide whether a tool may run, by hooks and rules. Call this before each tool that the agent itself runs.
 
-        `describe` returns the call with the arguments that a hook has changed; without it a change is a denial.
+        `describe` returns the call with the arguments that a hook has changed. Leave it out if the agent can use
+        neither other arguments nor the result of a hook: then a change is a denial, an answer is a denial with its text
+        as the reason, and a stop interrupts the turn. With it, the agent itself ends the turn.
         """
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> ToolDecision:

@@ -6,6 +6,7 @@ can look up every answer later.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -135,23 +136,35 @@ def ask(
         _build(task, question, now, always, ruling.keeps), rule=ruling.decision.rule,
         expires_at=expires if ruling.until is None else min(expires, ruling.until),
     )  # fmt: skip
-    lines = [f"{task.agent} asks: {cut(approval.question, QUESTION_SHOWN)}"]
-    if approval.command and approval.command not in approval.question:
-        lines.append(f"Command: {cut(approval.command, COMMAND_SHOWN)}")
-    if approval.risk == "high":
-        lines.append("Risk: high")
-    lines.append(f"Answer: midwatch approve {approval.id} or midwatch deny {approval.id}")
-    once = [choice.name for choice in approval.choices if choice.kind == "allow_once"]
-    if len(once) > 1:
-        lines.append(f'Another answer: midwatch approve {approval.id} --choice "{once[1]}"')
     waits = TaskWaiting(wait="approval", until=iso(approval.expires_at), reason=approval.id)
     return approval, Changes(
         fence=Fence(task.id, task.attempt),
         updates=(Update("task", task.id, {"wait": "approval"}),),
         records=(approval,),
-        deliveries=make_notices(task, f"asked:{approval.id}", "\n".join(lines), now),
+        deliveries=make_notices(task, f"asked:{approval.id}", _describe(approval), now),
         events=(event(_request_payload(approval), now, **in_turn(task)), event(waits, now, **in_turn(task))),
     )
+
+
+def _describe(approval: Approval) -> str:
+    """Return the text of the notice about a question, with the commands that answer it.
+
+    The agent's own lines are indented, and the name of its choice is quoted for the shell: people copy the commands.
+    """
+    lines = [f"{approval.agent} asks: {_indent(cut(approval.question, QUESTION_SHOWN))}"]
+    if approval.command and approval.command not in approval.question:
+        lines.append(f"Command: {_indent(cut(approval.command, COMMAND_SHOWN))}")
+    if approval.risk == "high":
+        lines.append("Risk: high")
+    lines.append(f"Answer: midwatch approve {approval.id} or midwatch deny {approval.id}")
+    once = [choice.name for choice in approval.choices if choice.kind == "allow_once"]
+    if len(once) > 1 and once[1].isprintable():
+        lines.append(f"Another answer: midwatch approve {approval.id} --choice {shlex.quote(once[1])}")
+    return "\n".join(lines)
+
+
+def _indent(text: str) -> str:
+    return "\n    ".join(text.splitlines())
 
 
 def answer_by_rule(

@@ -58,9 +58,12 @@ class Seams:
     async def before_tool(self, call: ToolCall, describe: Describe | None) -> ToolDecision:
         """Return the decision about a tool call: of hooks, rules, approving hooks, and a person if a rule asks.
 
-        `describe` describes a call with new arguments. A tool that asks a person itself is not asked about here.
+        `describe` describes a call with new arguments; without it, an answer of a hook is a denial with its text. A
+        tool that asks a person itself is not asked about here.
         """
         outcome = await self._decide("before_tool", lambda: describe_call(call), **_name(call))
+        if outcome.action == "answer" and describe is None:
+            return ToolDecision("deny", reason=outcome.text or outcome.words, by=f"hook:{outcome.hook}")
         if outcome.action != "go_on":
             return _convert(outcome)
         changed = None

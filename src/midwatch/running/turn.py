@@ -303,6 +303,8 @@ class LiveTurn:
         self._approved = None
         call = call._replace(root=call.root or self.workdir)
         decision = await self._seams.before_tool(call, describe)
+        if decision.action == "stop" and describe is None:
+            self._run.stop_by_hook(decision.reason or "")
         if decision.action == "go_on" and call.asks:
             self._approved = call.name
         return decision

@@ -5,6 +5,7 @@ The record is `midwatch.domain.session`. A message to an agent becomes a task.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -227,7 +228,7 @@ class Sessions:
         if not await self._tasks.steerable(session.agent):
             raise Conflict(
                 f"agent {session.agent} takes no messages during a turn, so it cannot be asked for a final answer; "
-                f"end the turn now with `midwatch session interrupt {session.key}`."
+                f"end the turn now with `midwatch session interrupt {shlex.quote(session.key)}`."
             )
         try:
             sent = await self._tasks.stop(session.key, hint.strip(), actor=actor)

@@ -10,7 +10,7 @@ from midwatch.domain.fields import Example
 
 
 class ToolDecisionInfo(TypedDict):
-    """The decision about a tool call: go_on, answer, deny or stop, or pending if there is none yet."""
+    """The decision about a tool call: go_on, deny, stop or ask, or pending if there is none yet."""
 
     action: Annotated[str, Example("deny")]
     reason: Annotated[str | None, Example("a rule forbids it")]

@@ -17,12 +17,11 @@ from midwatch.agents.acp.updates import Json, Tool
 from midwatch.agents.streams.reading import find_paths, get_dict, get_text
 from midwatch.agents.tool_question import LONGEST_COMMAND, make_absolute
 from midwatch.domain.rule import TARGETED
-from midwatch.domain.tool_call import collect_texts
+from midwatch.domain.tool_call import DEEPEST, collect_texts
 from midwatch.domain.tool_name import guess_kind
 
 LONGEST_TITLE = 500
 LONGEST_PATH = 4096
-DEEPEST = 20
 DIRECTORY_FIELDS = ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "directory", "dir_path")
 CONTENT_FIELDS = frozenset({
     "content", "contents", "file_text", "new_string", "newString", "new_str", "newText", "new_content", "old_string",
@@ -147,22 +146,26 @@ def _find_rest(kind: str, raw: Any, command: str | None, *, known: bool) -> tupl
     if raw.get(name):  # else the command comes from the title
         read |= {name, "args"}
     rest = {
-        key: [text for text in _find_texts(raw[key], NOTE_FIELDS) if text not in command] for key in raw.keys() - read
+        key: [text for text in _find_texts(raw[key], NOTE_FIELDS) if not isinstance(text, str) or text not in command]
+        for key in raw.keys() - read
     }
     return [*rest.values()], not any(texts and RUN_FIELD.search(key) for key, texts in rest.items())
 
 
-def _find_texts(value: Any, left_out: Iterable[str], depth: int = DEEPEST) -> Iterator[str]:
-    """Yield the texts in nested data, also the names of fields that look like paths, without some fields."""
-    if isinstance(value, str):
+def _find_texts(value: Any, left_out: Iterable[str], depth: int = DEEPEST) -> Iterator[Any]:
+    """Yield the texts in nested data, also the names of fields that look like paths, without some fields.
+
+    Data that is too deep is yielded as it is.
+    """
+    if isinstance(value, str) or (not depth and isinstance(value, Mapping | list)):
         yield value
-    elif isinstance(value, Mapping) and depth:
+    elif isinstance(value, Mapping):
         for name, item in value.items():
             if name not in left_out:
                 if "/" in str(name):
                     yield str(name)
                 yield from _find_texts(item, left_out, depth - 1)
-    elif isinstance(value, list) and depth:
+    elif isinstance(value, list):
         for item in value:
             yield from _find_texts(item, left_out, depth - 1)
 

@@ -33,7 +33,7 @@ VERSION = 1  # version of the protocol
 BULK = 200_000  # characters of an update above which it is handled in a thread
 WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "plan")  # only an agent with a prompt sends these
 MOST_CHANGES = 3  # how often a question is asked again because its tool call was changed meanwhile
-MOST_REASONS = 10  # how often a turn tells the agent why people denied its actions
+MOST_REASONS = 10  # how often a turn tells the agent why its actions were denied
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -306,7 +306,7 @@ class AcpConversation:
     # -- the prompt ----------------------------------------------------------------------------------------------
 
     async def _prompt(self, turn: Turn, link: Link, *, known: bool) -> TurnResult:
-        """Send the prompt of the turn, and then the reasons of people who denied actions of the agent."""
+        """Send the prompt of the turn, and then the reasons why actions of the agent were denied."""
         prompt = self._earlier + build_prompt(turn, known=known)
         transcript = self._transcript = Transcript(message_id(turn), self._profile.asides, self._asides)
         self._ledger.begin()
@@ -490,9 +490,10 @@ class AcpConversation:
                 await self._emit(payloads)
             offered = questions.read_options(params.get("options"))
             if any(option.kind in questions.ALLOWS for option in offered):
-                answer = await self._ask_about(turn, tool, call, offered)
+                answer = await self._ask_about(turn, tool, offered)
             else:
                 answer = Answer("denied", None, f"{self._agent.name} offered no option that allows it")
+            tool.request = None
             if answer is None:
                 return CANCELLED
             if not answer.granted:
@@ -500,21 +501,20 @@ class AcpConversation:
             choice = questions.choose_option(answer, offered)
             return {"outcome": {"outcome": "selected", "optionId": choice.id}} if choice else CANCELLED
 
-    async def _ask_about(
-        self, turn: Turn, tool: Tool, call: Mapping[str, Any], offered: tuple[questions.Option, ...]
-    ) -> Answer | None:
+    async def _ask_about(self, turn: Turn, tool: Tool, offered: tuple[questions.Option, ...]) -> Answer | None:
         """Return the answer about a tool call. If the agent changes the call meanwhile, ask about the changed call."""
         assert self._desk is not None
         root = self._desk.files.root
+        changed = questions.make_question(tool, offered, root)
         for _ in range(MOST_CHANGES):
-            question, asked = questions.make_question(tool, call, offered, root), tool.wanted()
+            question, content = changed, tool.content()
             answer = await self._ask_person(turn, question)
-            if answer is None or not answer.granted:
+            if answer is None or not answer.granted or tool.ended:
                 return answer
-            if tool.wanted() == asked:
+            changed = questions.make_question(tool, offered, root)
+            if (changed, tool.content()) == (question, content):
                 self._granted |= {(question.kind, name, question.root) for name in list_targets(question)}
                 return answer
-            call = {"title": tool.title}
         return Answer("denied", None, f"{self._agent.name} changed the tool call again and again while it was asked")
 
     async def _ask_person(self, turn: Turn, question: Question) -> Answer | None:

@@ -109,9 +109,9 @@ class Ledger:
 
 
 def tell_reasons(reasons: list[tuple[str, str]]) -> str:
-    """Return the prompt that tells the agent why a person denied its actions."""
+    """Return the prompt that tells the agent why its actions were denied."""
     denied = "\n".join(f"- {label!r}: {why}" for label, why in reasons)
-    return f"A person denied these actions of yours and gave these reasons:\n{denied}\nGo on with the task accordingly."
+    return f"These actions of yours were denied, for these reasons:\n{denied}\nGo on with the task accordingly."
 
 
 def judge_answer(

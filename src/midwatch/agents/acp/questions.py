@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from midwatch.agents.acp.call_facts import TITLE_VERB, read_facts
-from midwatch.agents.acp.updates import Json, Tool
-from midwatch.agents.streams.reading import get_dicts
+from midwatch.agents.acp.updates import Tool
+from midwatch.agents.streams.reading import get_dicts, get_text
 from midwatch.agents.tool_question import LONGEST_DIFF, NO, make_absolute, rate_risk, word_question
 from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, QuestionKind
 
@@ -36,23 +36,24 @@ def read_options(listed: Any) -> tuple[Option, ...]:
     for item in get_dicts(listed)[:MOST_OPTIONS]:
         id, kind = item.get("optionId"), item.get("kind")
         if isinstance(id, str) and isinstance(kind, str) and kind in CHOICE_KINDS:
-            name = str(item.get("name") or id)[:200]
+            name = " ".join((get_text(item, "name").strip() or id).split())[:200]  # in one line
             if kind in ALLOWS and NO.match(name):
                 name += " (this allows it)"  # its kind counts, and people read its name
             options.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
     return tuple(options.values())
 
 
-def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
-    """Return the question for a person. The choices that allow the tool call come first."""
+def make_question(tool: Tool, offered: tuple[Option, ...], root: str) -> Question:
+    """Return the question for a person about a requested tool call. The choices that allow it come first."""
     order = (*ALLOWS, *REJECTS)
     ordered = sorted(offered, key=lambda option: order.index(option.kind))
     choices = [Choice(option.name, option.kind) for option in ordered]
     if not any(choice.kind in REJECTS for choice in choices):
         no = next(name for name in ("no", "reject", "refuse") if name not in {c.name for c in choices})
         choices.append(Choice(no, "reject_once"))
-    facts = read_facts(tool, call, root)
-    subject = tool.wish = facts.command or tool.label
+    facts = read_facts(tool, tool.request or {}, root)
+    tool.wish = facts.command
+    subject = tool.label
     # an agent may write the path of one file in two ways
     newest = {make_absolute(path, root): diff for path, diff in tool.diffs.items()}
     diffs = "".join(str(diff["patch"]) for diff in newest.values())[:LONGEST_DIFF]

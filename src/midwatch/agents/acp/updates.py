@@ -23,6 +23,7 @@ from midwatch.domain import event as events
 from midwatch.domain.agent import Answer, QuestionKind
 from midwatch.domain.event import Payload
 from midwatch.domain.rule import MOST_PATHS
+from midwatch.domain.tool_call import DEEPEST
 from midwatch.domain.tool_name import guess_kind
 
 Json = Mapping[str, Any]
@@ -30,7 +31,7 @@ Json = Mapping[str, Any]
 LONGEST_TEXT = 1_000_000  # characters of one message or thought that are kept
 LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
-LONGEST_RAW = 50_000  # bytes of arguments as JSON that are kept for rules
+LONGEST_RAW, MOST_RAW = 50_000, 5000  # characters and values of arguments that are kept for rules
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
 MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
@@ -63,7 +64,7 @@ class Tool:
     kind: str = "other"
     arguments: Any = None
     raw: Any = None  # the arguments as they came, for rules
-    unread: bool = False  # whether the arguments were too long to keep them
+    unread: bool = False  # whether the arguments were too long or too deeply nested to keep them
     places: dict[str, None] = field(default_factory=dict)  # every path that any message about the call has named
     locations: tuple[str, ...] = ()
     diffs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Tool:
     started: float | None = None
     ended: bool = False
     wish: str | None = None  # the action that the agent asked permission for
+    request: dict[str, Any] | None = None  # the open permission request, with what later updates have changed in it
     denied: str | None = None
 
     @property
@@ -78,9 +80,9 @@ class Tool:
         """A short description of the call."""
         return self.wish or self.title or self.name or self.kind
 
-    def wanted(self) -> tuple[Any, ...]:
-        """Return what the call wants to do, as far as the agent has told it; to compare it later."""
-        return self.kind, self.name, self.raw, self.arguments, tuple(self.places), dict(self.diffs)
+    def content(self) -> tuple[Any, ...]:
+        """Return what the call would write, of which a question may show only a part; to compare it later."""
+        return self.raw, self.arguments, dict(self.diffs)
 
     def note_places(self, paths: Iterable[str]) -> None:
         """Remember paths, up to one more than rules check."""
@@ -105,7 +107,8 @@ class Transcript:
         self.model: str | None = None
         self.drift = Drift(WORDS)
         self.failed = False  # whether the agent reports that its work failed; its last text is then the error
-        self.reasons: list[tuple[str, str]] = []  # denied actions and a person's reasons, which the agent does not know
+        self._reasons: dict[tuple[str, str], bool] = {}
+        """Denied actions with their reasons, and whether the agent knows each of them."""
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
@@ -157,18 +160,21 @@ class Transcript:
         if earlier_call is not None and earlier_call.ended:
             del self.tools[earlier_call.id]  # another call with the same id: the fields of the first call do not apply
         tool = self._merge(call)
+        tool.request = dict(call)
         return tool, [*payloads, *self._start(tool)]
 
     def refuse(self, tool: Tool, answer: Answer) -> None:
         """Note that a tool call was denied, and why. The agent may never report the end of that call."""
         tool.denied = answer.why or answer.status
         self.denied.append(tool)
-        if answer.by_person and answer.why:
-            self.reasons.append((tool.label, answer.why))
+        if answer.status == "denied" and answer.why:
+            who = "a person denied it" if answer.by_person else "not allowed"
+            self._reasons.setdefault((tool.label, f"{who}: {answer.why}"), False)
 
     def take_reasons(self) -> list[tuple[str, str]]:
-        """Return the reasons that the agent does not know yet. The next call does not return them again."""
-        reasons, self.reasons = self.reasons, []
+        """Return the denied actions whose reasons the agent does not know yet. From now on it knows them."""
+        reasons = [reason for reason, known in self._reasons.items() if not known]
+        self._reasons = dict.fromkeys(self._reasons, True)
         return reasons
 
     def begin_again(self) -> list[Payload]:
@@ -283,6 +289,8 @@ class Transcript:
         tool = self.tools.setdefault(id, Tool(id))
         if tool.ended:
             return tool
+        if tool.request is not None:
+            tool.request |= {name: update[name] for name in ("title", "rawInput") if update.get(name)}
         tool.name = _tool_name(update) or tool.name
         tool.title = get_text(update, "title").strip()[:TITLE_SHOWN] or tool.title
         kind = get_text(update, "kind").lower()
@@ -292,7 +300,7 @@ class Transcript:
             tool.kind = guess_kind(tool.name)
         if update.get("rawInput"):
             tool.arguments = shorten(update["rawInput"])
-            tool.unread = len(orjson.dumps(update["rawInput"], default=str)) > LONGEST_RAW
+            tool.unread = not is_small(update["rawInput"])
             tool.raw = None if tool.unread else update["rawInput"]
             tool.note_places(find_paths(update["rawInput"]))
         tool.note_places(read_paths(update.get("locations"), MOST_PATHS + 1))
@@ -330,7 +338,7 @@ class Transcript:
             for_llm_len=len(result) or None, is_error=failed or tool.denied is not None,
             diffs=tuple(tool.diffs.values()),
         )  # fmt: skip
-        tool.diffs, tool.result, tool.arguments, tool.raw = {}, "", None, None
+        tool.diffs, tool.result, tool.arguments, tool.raw, tool.request = {}, "", None, None, None
 
     # -- texts ---------------------------------------------------------------------------------------------------
 
@@ -375,6 +383,25 @@ def shorten(value: Any, depth: int = 4) -> Any:
     return [shorten(item, depth - 1) for item in value[:MOST_ITEMS]]
 
 
+def is_small(value: Any) -> bool:
+    """Return whether JSON data is within the limits of its characters, of its values and of its depth."""
+    level, characters, count = [value], 0, 0
+    for _ in range(DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                characters += len(item)
+            elif isinstance(item, Mapping | list):
+                count += len(item)
+                if count > MOST_RAW:
+                    return False
+                below += item if isinstance(item, list) else [*item, *item.values()]
+        if characters > LONGEST_RAW:
+            return False
+        level = below
+    return not level
+
+
 def _has_arguments(arguments: Any) -> bool:
     """Return whether the arguments have arrived. Some agents send a tool call first and its arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
@@ -390,9 +417,9 @@ def _tool_name(update: Json) -> str | None:
 
 def _plan_entry(entry: Json) -> dict[str, str]:
     return {
-        "content": str(entry.get("content", ""))[:LONGEST_ARGUMENT],
-        "status": str(entry.get("status", "pending"))[:50],
-        "priority": str(entry.get("priority", "medium"))[:50],
+        "content": get_text(entry, "content")[:LONGEST_ARGUMENT],
+        "status": (get_text(entry, "status") or "pending")[:50],
+        "priority": (get_text(entry, "priority") or "medium")[:50],
     }
 
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
@@ -66,6 +66,13 @@ class Opener(Protocol):
     kit: Toolkit
     output: Output | None
     system: str
+
+
+class Obstacle(NamedTuple):
+    """Why a tool must not run, as text for the model, and whether an earlier attempt may have run it."""
+
+    reason: str
+    may_have_run: bool = False
 
 
 class LlmConversation(OnLoop):
@@ -213,14 +220,13 @@ class Loop:
         await self._emit_no_answer("interrupted", request_id, live, began)
         return None
 
-    async def after_model(self, response: ModelResponse) -> None:
+    async def after_model(self, answer: ModelResponse) -> None:
         """Store the answer as hooks leave it. If it calls tools, emit its text as a message.
 
         Thoughts are left out of the events if a hook changes the answer, because they may contain what it removed.
         """
-        given = response
-        response = await ask_after_model(self._turn, response, self._request_id())
-        if response is given and (thought := read_thoughts(response)):
+        response = await ask_after_model(self._turn, answer, self._request_id())
+        if response is answer and (thought := read_thoughts(response)):
             name = f"{message_id(self._turn)}.t{self._messages}"
             await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         text = (response.text or "").strip()
@@ -322,11 +328,11 @@ class Loop:
         if self._output is not None and call.name == OUTPUT_TOOL:
             await self._take_result(call)
             return
-        if reason := await self.before_tool(call):
-            if reason is UNKNOWN:  # hooks had no chance to decide about its result
-                await self._take_answer(call, ToolResult(UNKNOWN, is_error=True))
+        if (obstacle := await self.before_tool(call)) is not None:
+            if obstacle.may_have_run:  # hooks had no chance to decide about its result
+                await self._take_answer(call, ToolResult(obstacle.reason, is_error=True))
             else:
-                await self._skip(call, reason)
+                await self._skip(call, obstacle.reason)
             return
         decision = await self._turn.before_tool(self._describe(call), lambda new: self._describe(call.change(new)))
         if decision.action == "stop":
@@ -362,17 +368,18 @@ class Loop:
             tool=cut(call.name, 200), reason=cut(reason, RESULT_LIMIT), tool_call_id=call.part.tool_call_id, rule=rule
         ))  # fmt: skip
 
-    async def before_tool(self, call: Call) -> str | None:
-        """Return why the tool must not run, as text for the model; None if the tool may run."""
+    async def before_tool(self, call: Call) -> Obstacle | None:
+        """Return why the tool must not run; None if it may run."""
         talk, turn = self._talk, self._turn
         tool = self._box.tools.get(call.name)
         if talk.may_have_run(call) and not (tool is not None and tool.safe):
-            return UNKNOWN
+            return Obstacle(UNKNOWN, may_have_run=True)
         if turn.steers("stop"):
-            return STOPPED
+            return Obstacle(STOPPED)
         if self._spent is not None:
-            return f"It was not run: {self._spent}."
-        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
+            return Obstacle(f"It was not run: {self._spent}.")
+        spoken_to = turn.steers("interrupt", *(("after_tool",) if talk.has_results else ()))
+        return Obstacle(SPOKEN_TO) if spoken_to else None
 
     def _describe(self, call: Call) -> ToolCall:
         """Return the call as rules and hooks see it."""
