@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from judging import FREE, ask_about, judge, run
 from midwatch.domain.agent import Question
+from midwatch.domain.hidden_code.command import hides_code
 from midwatch.domain.tool_call import DEEPEST, MOST_TEXTS, ToolCall, collect_texts
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -155,6 +156,23 @@ make X='a b'
 make SHELL=./x
 make -sE x
 wget --use-askpass=./x y
+wget --use-a=./x y
+wget -qe use_askpass=./x y
+sort --co=./x y
+tar --us=./x -cf y z
+tar --rmt-command=./x -cf y z
+tar -cI./x -f y z
+rsync -ave ./x a h:b
+split --fil=./x y
+env --s=./x
+git clone --co=core.sshCommand=./x y
+git clone -qc core.sshCommand=./x y
+git archive --e=./x y
+git ls-remote --u=./x
+git grep --op=./x y
+git grep -nO./x y
+sed -n '/[/a]/w .env' f
+sed 's/[/]/;s,/w .env,,' f
 cmd.exe /c x
 """
 """Commands with other ways to run something that their words do not show."""
@@ -183,6 +201,12 @@ npx eslint 'src/**/*.ts'
 docker ps --format '{{.Names}}'
 kubectl get pods -o jsonpath='{.items[*].name}'
 make test TESTS=tests/test_a.py
+rsync -ave ssh a h:b
+wget -qOfile.e https://ok.org
+tar -czf a.tgz src --exclude=x
+git grep -ne OPEN --or -e CLOSED
+git commit --amend -m OK
+sed 's/\[[^]]*\]//g' f
 gh pr create --title 'a; b' --body 'use $X | y'
 gcc -c x.c
 systemctl enable x
@@ -232,6 +256,21 @@ def test_an_ordinary_command_stays_allowed_beside_a_deny_rule(command: str) -> N
 )  # fmt: skip
 def test_a_command_that_may_run_something_else_is_asked_beside_a_deny_rule(command: str) -> None:
     assert judge(run(command), "/tmp", deny=[{"command": "git push"}], **FREE) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("command", "hides"),
+    [
+        ("sed -n '" + "  ;" * 6000 + "w' x", True), ("sed -n '" + "\n" * 19_000 + "w' x", True),
+        ("sed -n '" + "s/a/b/;" * 2500 + "p' x", False), ("sed '1b\ne' x", True), ("sed '1b a\np' x", False),
+        ("x '" + " " * 19_900 + "'", False), ("x '" + " " * 19_900 + "*'", True),
+        ("psql -c 'select" + " " * 19_900 + "'", False), ("psql -c 'select " + "a" * 19_900 + "'", False),
+        ("sh " * 6000, True), ("git " * 4900, True), ("x " + "a=" * 9000, False),
+    ],
+)  # fmt: skip
+def test_a_long_command_is_read_in_linear_time(command: str, hides: bool) -> None:
+    assert hides_code(shlex.split(command)) is hides
+    judge(run(command), "/tmp", deny=[{"command": "git push"}, {"host": "evil.org"}], **FREE)
 
 
 def test_an_exact_rule_allows_a_command_with_code_that_a_person_has_read() -> None:
