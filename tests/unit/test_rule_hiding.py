@@ -405,8 +405,10 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
     (tmp_path / "x.py").write_text("")
     for command in (
         "git add .", "git add -A", "git add -u", "git add :/", "git add 'src/*'", "git commit -a", "git commit -qam x",
-        "git stash", "git stash pop", "git apply x.patch", "git add --pathspec-from-file=x", "cp -r . x", "cp -r .. x",
-        "cp -a src doc", "tar c .", "tar cf a.tar src", "tar -C src -cf a.tar secret", "tar xf a.tar", "unzip a.zip",
+        "git stash", "git stash pop", "git stash push -m list", "git add --al", "git reset --har", "git apply x.patch",
+        "git add --pathspec-from-file=x", "cp -r . x", "cp -r .. x",
+        "cp -a src doc", "tar c .", "tar cf a.tar src", "tar -C src -cf a.tar secret", "tar xf a.tar",
+        "tar -xf./a.tar", "unzip a.zip",
         "docker run -v .:/x i", "docker run --volume=./src:/x i", "docker run --mount type=bind,source=.,target=/x i",
         "docker build .", "rsync -a . host:", "mount --bind src x", "kubectl apply -f .", "npm publish",
         "rm -rf src", "python -m http.server", "git -C src add secret", "env -C src cat secret/key",
@@ -415,7 +417,8 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
         for path in ("src/secret/**", "**/key"):
             assert judge(run(command), tmp_path, deny=[{"path": path}], **FREE) in ("ask", "deny"), (command, path)
     for command in (
-        "git add x.py", "git commit -m 'a -a .'", "git stash list", "git status", "cp x.py doc", "mv x.py doc/y.py",
+        "git add x.py", "git commit -m 'a -a .'", "git -C doc stash list", "git stash drop 1", "git status",
+        "cp x.py doc", "mv x.py doc/y.py",
         "rm -rf doc/build", "tar cf a.tar doc", "grep -rn x src", "docker ps", "git checkout -b x", "ls src",
     ):  # fmt: skip
         assert judge(run(command), tmp_path, deny=[{"path": "src/secret/**"}], **FREE) == "allow", command
@@ -424,9 +427,23 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
         assert judge(run(command), tmp_path, deny=[{"path": ".git/**"}], **FREE) == "allow", command
 
 
+@pytest.mark.parametrize(
+    "glob",
+    [
+        "{.e{nv,x},y}", "[[:punct:]]env", "[].]env", "[[:punct:]/]env", "*(.e)nv", "+(.|x)env", r".e\nv*", r".e\nv",
+        r"x\..\.e*", "{.e,{x,{y,z}}}nv", "@(.env|@(b))", "(.env|x)", "@(a/b|.env)", "{{a}/b,.env}", "{./.env,x}",
+        "sub/{[(]x,../.env}", "{a,b}" * 9 + "{.env,x}", "(((((((((.env)))))))))",
+    ],
+)  # fmt: skip
+def test_a_glob_that_programs_read_in_different_ways_is_asked(tmp_path: Path, glob: str) -> None:
+    deny = [{"path": ".env"}]
+    for question in (ask_about({"glob": glob}), Question(text="?", kind="read", paths=(glob,))):
+        assert judge(question, tmp_path, deny=deny, **FREE) == "ask"
+
+
 def test_a_glob_and_other_forms_of_a_path_in_the_arguments_of_an_unknown_tool(tmp_path: Path) -> None:
     (tmp_path / "src" / "secret").mkdir(parents=True)
-    deny = [{"path": "src/secret/**"}, {"path": ".env"}]
+    deny = [{"path": "src/secret/**"}, {"path": ".env"}, {"path": "prox"}]
     for arguments in (
         {"path": f"{tmp_path}/.e*"}, {"path": f"{tmp_path.parent}/*/.env"}, {"glob": "**/*"}, {"glob": "src/**"},
         {"glob": "*"}, {"glob": ".en[v]"}, {"glob": "{.env,x}"}, {"glob": "src/s?cret/key"}, {"path": "$PWD/.env"},
@@ -439,6 +456,10 @@ def test_a_glob_and_other_forms_of_a_path_in_the_arguments_of_an_unknown_tool(tm
     for arguments in (
         {"q": "What is this? Yes*"}, {"text": "a * b"}, {"text": "**bold** text"}, {"regex": "^foo.*bar$"},
         {"glob": "*.py"}, {"q": "SELECT * FROM t"}, {"glob": "docs/**"}, {"path": "src"}, {"path": "app/[id]/x"},
+        {"glob": "{app,test}/**/*.{ts,tsx}"}, {"path": "app/(group)/x"}, {"regex": r"(foo|bar)\s*\(\w+\)"},
+        {"text": "What (is this)? See [the page](docs/x.md)... and 1) do (a)."}, {"json": '{"a": 1}'},
+        {"code": "if (x[0] && (foo() || f(g(h)) > 1))"}, {"glob": "{app,test,lib,api}/**/*.{js,jsx,ts,tsx}"},
+        {"uri": "profile:x"},
     ):  # fmt: skip
         assert judge(ask_about(arguments), tmp_path, deny=deny, **FREE) == "allow", arguments
     move = Question.about(ToolCall("move_directory", server="fs", **collect_texts({"from": "src", "to": "x"})))

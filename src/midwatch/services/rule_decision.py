@@ -24,7 +24,7 @@ from midwatch.domain.rule import (
     describe_rule,
 )
 from midwatch.domain.tool_name import canonical, globs_of
-from midwatch.services.globs import Glob, compile_step, may_meet
+from midwatch.services.globs import Glob, compile_step, may_meet, readings_of
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
 from midwatch.services.rule_paths import may_use_path, names_path
 
@@ -253,7 +253,8 @@ def _may_become(command: CommandPattern, facts: QuestionFacts) -> bool:
     for text in short:
         first = "".join(text.split(maxsplit=1)[:1])
         program = first.rpartition("/")[2]
-        runs = command.begins(first) or (GLOB_WORD.fullmatch(program) and may_meet(program.casefold(), command.program))
+        globs = readings_of(program.casefold()) if GLOB_WORD.fullmatch(program) else ()
+        runs = command.begins(first) or any(may_meet(glob, command.program) for glob in globs)
         if BRACES.match(text) or (runs and re.search(r"[*?\[{]", text)):
             return True
     return False
