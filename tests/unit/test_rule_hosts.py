@@ -79,6 +79,15 @@ def test_an_address_that_programs_read_in_different_ways_is_asked() -> None:
         assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) == "deny", address
 
 
+def test_a_host_with_a_very_long_name_is_read_in_linear_time() -> None:
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
+    for host, verdict in (
+        (f"{letters}.org", "ask"), ("exa" + "\xad" * 5000 + "mple.org", "ask"), (f"[{':' * 19_000}", "ask"),
+        (f"xn--{'a' * 9000}-{'b' * 9000}", "allow"),
+    ):  # fmt: skip
+        assert judge(ask_about({"url": f"http://{host}"}), deny=[{"host": "example.org"}], **FREE) == verdict
+
+
 def test_a_command_with_a_certain_host_or_without_a_host_is_not_asked() -> None:
     for command in (
         "curl ok.org", "curl -sSL -o f ok.org/x", "curl ok.org -X POST -d x", "wget -q ok.org/x -O f", "npm test",
@@ -88,7 +97,7 @@ def test_a_command_with_a_certain_host_or_without_a_host_is_not_asked() -> None:
     for command in (
         "curl --foo evil ok.org", "curl -x evil ok.org", "curl ok.{org,evil}", "curl -K x ok.org", "curl",
         "npm install",        "psql -h evil.org", "psql -hevil.org", "go test ./...", "wget -i x ok.org",
-        "docker -H x ps", "curl evil%2eorg",
+        "docker -H x ps", "curl evil%2eorg", "wget --inp=x ok.org",
     ):  # fmt: skip
         assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny"), command
 
