@@ -158,8 +158,8 @@ class Rules:
             verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
             by=decision.by,
             levels=tuple(
-                Opinion(level.source, level.name, found.verdict, found.rule)
-                for level, found in levels_and_decisions if found.verdict
+                Opinion(level.source, level.name, opinion.verdict, opinion.rule)
+                for level, opinion in levels_and_decisions if opinion.verdict
             ),
         )  # fmt: skip
 
