@@ -319,3 +319,16 @@ async def test_agents_may_not_read_or_test_rules(home: Path) -> None:
             "x",
             "deny the tool x",
         )
+
+
+async def test_a_test_of_rules_reads_a_host_in_every_form(home: Path) -> None:
+    rules = {"deny": [{"host": "evil.org"}, {"host": "::1"}], "default": "allow"}
+    async with desk_of(home, {}, rules) as desk:
+        for host, verdict in (
+            ("evil.org", "deny"), ("evil.org/x", "deny"), ("evil.org:80/x", "deny"), ("git@evil.org:x", "deny"),
+            ("https://evil.org/x", "deny"), ("::1", "deny"), ("http://[::1]:80/", "deny"), ("ok.org/evil.org", "allow"),
+            ("http:\\\\evil.org/", "ask"),
+        ):  # fmt: skip
+            assert (await desk.rules.test(agent="it", tool="x", host=host)).verdict == verdict, host
+        with pytest.raises(InvalidInput, match="'/' has no host"):
+            await desk.rules.test(agent="it", host="/")

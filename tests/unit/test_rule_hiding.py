@@ -11,24 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from judging import FREE, ask_about, judge, run
 from midwatch.domain.agent import Question
-from midwatch.domain.host_name import find_hosts, fold_host
-from midwatch.domain.rule import Level, Policy
+from midwatch.domain.hidden_code.command import hides_code
 from midwatch.domain.tool_call import DEEPEST, MOST_TEXTS, ToolCall, collect_texts
-from midwatch.services.rule_decision import decide
-
-FREE: dict[str, Any] = {"default": "allow", "allow": [{"kind": "execute"}, {"kind": "other"}]}
-"""Rules that allow as much as possible."""
-
-
-def judge(question: Question, root: Path | str | None = None, agent: str = "claude", **data: Any) -> str | None:
-    levels = [Level("agent", Policy.from_data(data))]
-    return decide(question, None if root is None else str(root), levels, agent).verdict
-
-
-def run(command: str | None, **fields: Any) -> Question:
-    return Question(text="May I?", kind="execute", command=command, **fields)
-
 
 # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -170,6 +156,23 @@ make X='a b'
 make SHELL=./x
 make -sE x
 wget --use-askpass=./x y
+wget --use-a=./x y
+wget -qe use_askpass=./x y
+sort --co=./x y
+tar --us=./x -cf y z
+tar --rmt-command=./x -cf y z
+tar -cI./x -f y z
+rsync -ave ./x a h:b
+split --fil=./x y
+env --s=./x
+git clone --co=core.sshCommand=./x y
+git clone -qc core.sshCommand=./x y
+git archive --e=./x y
+git ls-remote --u=./x
+git grep --op=./x y
+git grep -nO./x y
+sed -n '/[/a]/w .env' f
+sed 's/[/]/;s,/w .env,,' f
 cmd.exe /c x
 """
 """Commands with other ways to run something that their words do not show."""
@@ -198,6 +201,12 @@ npx eslint 'src/**/*.ts'
 docker ps --format '{{.Names}}'
 kubectl get pods -o jsonpath='{.items[*].name}'
 make test TESTS=tests/test_a.py
+rsync -ave ssh a h:b
+wget -qOfile.e https://ok.org
+tar -czf a.tgz src --exclude=x
+git grep -ne OPEN --or -e CLOSED
+git commit --amend -m OK
+sed 's/\[[^]]*\]//g' f
 gh pr create --title 'a; b' --body 'use $X | y'
 gcc -c x.c
 systemctl enable x
@@ -247,6 +256,21 @@ def test_an_ordinary_command_stays_allowed_beside_a_deny_rule(command: str) -> N
 )  # fmt: skip
 def test_a_command_that_may_run_something_else_is_asked_beside_a_deny_rule(command: str) -> None:
     assert judge(run(command), "/tmp", deny=[{"command": "git push"}], **FREE) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("command", "hides"),
+    [
+        ("sed -n '" + "  ;" * 6000 + "w' x", True), ("sed -n '" + "\n" * 19_000 + "w' x", True),
+        ("sed -n '" + "s/a/b/;" * 2500 + "p' x", False), ("sed '1b\ne' x", True), ("sed '1b a\np' x", False),
+        ("x '" + " " * 19_900 + "'", False), ("x '" + " " * 19_900 + "*'", True),
+        ("psql -c 'select" + " " * 19_900 + "'", False), ("psql -c 'select " + "a" * 19_900 + "'", False),
+        ("sh " * 6000, True), ("git " * 4900, True), ("x " + "a=" * 9000, False),
+    ],
+)  # fmt: skip
+def test_a_long_command_is_read_in_linear_time(command: str, hides: bool) -> None:
+    assert hides_code(shlex.split(command)) is hides
+    judge(run(command), "/tmp", deny=[{"command": "git push"}, {"host": "evil.org"}], **FREE)
 
 
 def test_an_exact_rule_allows_a_command_with_code_that_a_person_has_read() -> None:
@@ -381,8 +405,10 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
     (tmp_path / "x.py").write_text("")
     for command in (
         "git add .", "git add -A", "git add -u", "git add :/", "git add 'src/*'", "git commit -a", "git commit -qam x",
-        "git stash", "git stash pop", "git apply x.patch", "git add --pathspec-from-file=x", "cp -r . x", "cp -r .. x",
-        "cp -a src doc", "tar c .", "tar cf a.tar src", "tar -C src -cf a.tar secret", "tar xf a.tar", "unzip a.zip",
+        "git stash", "git stash pop", "git stash push -m list", "git add --al", "git reset --har", "git apply x.patch",
+        "git add --pathspec-from-file=x", "cp -r . x", "cp -r .. x",
+        "cp -a src doc", "tar c .", "tar cf a.tar src", "tar -C src -cf a.tar secret", "tar xf a.tar",
+        "tar -xf./a.tar", "unzip a.zip",
         "docker run -v .:/x i", "docker run --volume=./src:/x i", "docker run --mount type=bind,source=.,target=/x i",
         "docker build .", "rsync -a . host:", "mount --bind src x", "kubectl apply -f .", "npm publish",
         "rm -rf src", "python -m http.server", "git -C src add secret", "env -C src cat secret/key",
@@ -391,7 +417,8 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
         for path in ("src/secret/**", "**/key"):
             assert judge(run(command), tmp_path, deny=[{"path": path}], **FREE) in ("ask", "deny"), (command, path)
     for command in (
-        "git add x.py", "git commit -m 'a -a .'", "git stash list", "git status", "cp x.py doc", "mv x.py doc/y.py",
+        "git add x.py", "git commit -m 'a -a .'", "git -C doc stash list", "git stash drop 1", "git status",
+        "cp x.py doc", "mv x.py doc/y.py",
         "rm -rf doc/build", "tar cf a.tar doc", "grep -rn x src", "docker ps", "git checkout -b x", "ls src",
     ):  # fmt: skip
         assert judge(run(command), tmp_path, deny=[{"path": "src/secret/**"}], **FREE) == "allow", command
@@ -400,9 +427,23 @@ def test_a_command_that_takes_a_whole_directory_is_asked(tmp_path: Path) -> None
         assert judge(run(command), tmp_path, deny=[{"path": ".git/**"}], **FREE) == "allow", command
 
 
+@pytest.mark.parametrize(
+    "glob",
+    [
+        "{.e{nv,x},y}", "[[:punct:]]env", "[].]env", "[[:punct:]/]env", "*(.e)nv", "+(.|x)env", r".e\nv*", r".e\nv",
+        r"x\..\.e*", "{.e,{x,{y,z}}}nv", "@(.env|@(b))", "(.env|x)", "@(a/b|.env)", "{{a}/b,.env}", "{./.env,x}",
+        "sub/{[(]x,../.env}", "{a,b}" * 9 + "{.env,x}", "(((((((((.env)))))))))",
+    ],
+)  # fmt: skip
+def test_a_glob_that_programs_read_in_different_ways_is_asked(tmp_path: Path, glob: str) -> None:
+    deny = [{"path": ".env"}]
+    for question in (ask_about({"glob": glob}), Question(text="?", kind="read", paths=(glob,))):
+        assert judge(question, tmp_path, deny=deny, **FREE) == "ask"
+
+
 def test_a_glob_and_other_forms_of_a_path_in_the_arguments_of_an_unknown_tool(tmp_path: Path) -> None:
     (tmp_path / "src" / "secret").mkdir(parents=True)
-    deny = [{"path": "src/secret/**"}, {"path": ".env"}]
+    deny = [{"path": "src/secret/**"}, {"path": ".env"}, {"path": "prox"}]
     for arguments in (
         {"path": f"{tmp_path}/.e*"}, {"path": f"{tmp_path.parent}/*/.env"}, {"glob": "**/*"}, {"glob": "src/**"},
         {"glob": "*"}, {"glob": ".en[v]"}, {"glob": "{.env,x}"}, {"glob": "src/s?cret/key"}, {"path": "$PWD/.env"},
@@ -415,148 +456,17 @@ def test_a_glob_and_other_forms_of_a_path_in_the_arguments_of_an_unknown_tool(tm
     for arguments in (
         {"q": "What is this? Yes*"}, {"text": "a * b"}, {"text": "**bold** text"}, {"regex": "^foo.*bar$"},
         {"glob": "*.py"}, {"q": "SELECT * FROM t"}, {"glob": "docs/**"}, {"path": "src"}, {"path": "app/[id]/x"},
+        {"glob": "{app,test}/**/*.{ts,tsx}"}, {"path": "app/(group)/x"}, {"regex": r"(foo|bar)\s*\(\w+\)"},
+        {"text": "What (is this)? See [the page](docs/x.md)... and 1) do (a)."}, {"json": '{"a": 1}'},
+        {"code": "if (x[0] && (foo() || f(g(h)) > 1))"}, {"glob": "{app,test,lib,api}/**/*.{js,jsx,ts,tsx}"},
+        {"uri": "profile:x"},
     ):  # fmt: skip
         assert judge(ask_about(arguments), tmp_path, deny=deny, **FREE) == "allow", arguments
     move = Question.about(ToolCall("move_directory", server="fs", **collect_texts({"from": "src", "to": "x"})))
     assert judge(move, tmp_path, deny=deny, **FREE) == "ask"
 
 
-# -- hosts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "https://evil.example.org/x", "HTTPS://EVIL.Example.ORG", "https://a.evil.example.org:8443",
-        "https://user:word@evil.example.org/", "ssh://git@evil.example.org/x", "git@evil.example.org:project",
-        "https://evil.example.org.", "https:evil.example.org",
-    ],
-)  # fmt: skip
-def test_a_host_is_denied_in_every_form(address: str) -> None:
-    deny = [{"host": "*evil.example.org"}]
-    fetched = Question(text="?", kind="fetch", tool="fetch_url", hosts=tuple(find_hosts(address)))
-    assert judge(fetched, deny=deny, **FREE) == "deny"
-    assert judge(Question(text="?", kind="other", tool="x/y", texts=(address,)), deny=deny, **FREE) == "deny"
-    for command in (f"curl {address}", f"git clone {address}", f"sh -c 'wget -q {address}'", f"x --url={address}"):
-        assert judge(run(command), "/tmp", deny=deny, **FREE) == "deny", command
-
-
-HERE = (
-    "localhost", "LOCALHOST.", "127.0.0.1", "[::1]", "0.0.0.0", "127.1", "2130706433", "0x7f000001", "0177.0.0.1",
-    "127.0.0.1.", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:0:0:1]", "[::]", "[::1%25lo]", "a.localhost",
-    "[64:ff9b::7f00:1]", "127\u30020\u30020\u30021", "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460", "localhost%2e",
-    "ip6-localhost",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("host", HERE)
-def test_this_machine_is_one_host_under_all_its_names(host: str) -> None:
-    for rule in ("localhost", "127.0.0.1", "::1", "127.*"):
-        deny = [{"host": rule}]
-        assert judge(Question(text="?", kind="fetch", hosts=(host,)), deny=deny, **FREE) == "deny", rule
-        assert judge(ask_about({"host": host}), deny=deny, **FREE) == "deny", rule
-        for address in (f"http://{host}:80/x", f"https://user:word@{host}/"):
-            assert judge(ask_about({"url": address}), deny=deny, **FREE) in ("deny", "ask"), rule
-            assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) in ("deny", "ask"), rule
-        assert judge(run(f"ssh {host}"), "/tmp", deny=deny, **FREE) in ("deny", "ask"), rule
-    assert judge(ask_about({"host": host}), deny=[{"host": "example.org"}], **FREE) == "allow"
-
-
-@pytest.mark.parametrize(
-    ("rule", "host"),
-    [
-        ("b\xfccher.example", "xn--bcher-kva.example"), ("xn--bcher-kva.example", "B\xdcCHER.example"),
-        ("b\xfccher.example", "bu\u0308cher.example"), ("b\xfc*.example", "xn--bcher-kva.example"),
-        ("fa\xdf.example", "xn--fa-hia.example"), ("fa\xdf.example", "fass.example"),
-        ("example.org", "exa\u200bmple.org"),
-        ("example.org", "\uff45xample\u3002org"), ("example.org", "example%2eorg"),
-        ("10.0.0.*", "10.0.0.0x1"),
-        ("10.*", "167772165"), ("2001:db8::1", "[2001:0db8:0::1]"), ("2001:db8:0:0:0:0:0:1", "[2001:db8::1]"),
-    ],
-)  # fmt: skip
-def test_a_host_is_denied_under_every_spelling(rule: str, host: str) -> None:
-    for question in (
-        Question(text="?", kind="fetch", hosts=(host,)), ask_about({"url": f"http://{host}/"}), ask_about({"h": host}),
-    ):  # fmt: skip
-        assert judge(question, deny=[{"host": rule}], **FREE) == "deny"
-    assert judge(run(f"curl 'http://{host}/'"), "/tmp", deny=[{"host": rule}], **FREE) in ("deny", "ask")
-
-
-def test_an_address_that_programs_read_in_different_ways_is_asked() -> None:
-    deny = [{"host": "evil.org"}]
-    for address in (
-        "http://evil.org\\@ok.org/", "http:\\\\evil.org/", "http://ok.org:80:90/", "http://[evil.org]/", "http://4294967296/",
-        "http://ok.org%00.evil.org/", "http://{ok,evil}.org/",
-    ):  # fmt: skip
-        assert judge(ask_about({"url": address}), deny=deny, **FREE) in ("ask", "deny"), address
-        assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) in ("ask", "deny"), address
-    for address in ("http://ok.org@x@evil.org/", "http://ok.org#@evil.org/"):
-        assert judge(run(f"curl '{address}'"), "/tmp", deny=deny, **FREE) == "deny", address
-
-
-def test_a_command_with_a_certain_host_or_without_a_host_is_not_asked() -> None:
-    for command in (
-        "curl ok.org", "curl -sSL -o f ok.org/x", "curl ok.org -X POST -d x", "wget -q ok.org/x -O f", "npm test",
-        "psql -c 'select 1'", "pip list", "docker ps", "git remote -v", "git commit -m 'fetch and push'", "ls curl",
-    ):  # fmt: skip
-        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
-    for command in (
-        "curl --foo evil ok.org", "curl -x evil ok.org", "curl ok.{org,evil}", "curl -K x ok.org", "curl",
-        "npm install",        "psql -h evil.org", "psql -hevil.org", "go test ./...", "wget -i x ok.org",
-        "docker -H x ps", "curl evil%2eorg",
-    ):  # fmt: skip
-        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny"), command
-
-
-def test_a_command_that_reaches_an_unknown_host_is_asked() -> None:
-    deny = [{"host": "evil.org"}]
-    for command in ("curl evil.org", "ssh evil.org", "scp x evil.org:y", "nc EVIL.org 80", "curl -x evil.org ok.org"):
-        assert judge(run(command), "/tmp", deny=deny, **FREE) == "deny", command
-    for command in ("git push", "npm install", "curl $HOST", "python -c 'x'", "ping 2130706433.x; a"):
-        assert judge(run(command), "/tmp", deny=deny, **FREE) == "ask", command
-    for command in ("git log", "ls evil.org", "curl https://ok.org/evil.org", "make"):
-        assert judge(run(command), "/tmp", deny=deny, **FREE) == "allow", command
-    assert judge(Question(text="?", kind="fetch"), deny=deny, **FREE) == "ask"
-    assert judge(run("curl http://2130706433/"), "/tmp", deny=[{"host": "127.0.0.1"}], **FREE) == "deny"
-    assert fold_host("0x7f.1") == "127.0.0.1" and fold_host("BÜCHER.example.") == "xn--bcher-kva.example"
-
-
-@pytest.mark.parametrize(
-    ("host", "command"),
-    [
-        ("prod-db", "ssh prod-db tail app.log"), ("prod-db", "scp app.log prod-db:/x"), ("prod-db", "ping prod-db"),
-        ("prod-db", "rsync app.log prod-db:/x"), ("prod-*", "rsync a@ok.org:x prod-db:/x"),
-        ("evil.org", "curl 'http://evil.{org}/'"), ("evil.org", "curl 'http://ok.org\\@evil/'"),
-        ("evil.org", "curl 'http://[e]vil.org/'"), ("evil.org", "curl --resolve ok.org:443:1.2.3.4 https://ok.org"),
-        ("evil.org", "curl -sK x https://ok.org"), ("evil.org", "wget -i list.txt"),
-    ],
-)  # fmt: skip
-def test_a_host_that_is_not_certain_is_asked(host: str, command: str) -> None:
-    assert judge(run(command), "/tmp", deny=[{"host": host}], **FREE) == "ask"
-
-
-def test_a_certain_host_stays_allowed_beside_a_deny_rule() -> None:
-    for command in ("curl -o app.log https://ok.org/x", "git clone git@ok.org:x/y", "wget 'https://[::1]:80/%20'"):
-        assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
-    command = "curl --connect-to ok.org:443:evil.org:443 https://ok.org/"
-    assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny")
-
-
-def test_a_rule_allows_only_its_hosts() -> None:
-    def fetch(*hosts: str) -> str | None:
-        return judge(Question(text="?", kind="fetch", hosts=hosts), allow=[{"kind": "fetch", "host": "*.example.org"}])
-
-    assert fetch("docs.example.org") == fetch("a.b.example.org", "DOCS.example.org") == "allow"
-    assert (
-        fetch("example.org") is fetch("example.org.evil.net") is fetch("a.example.org", "evil.net") is fetch() is None
-    )
-
-
 # -- tools that midwatch does not know -----------------------------------------------------------------------------
-
-
-def ask_about(arguments: Any) -> Question:
-    return Question.about(ToolCall("write", server="fs", **collect_texts(arguments)))
 
 
 def test_the_arguments_of_an_unknown_tool_are_searched(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -139,8 +140,10 @@ def places(argument: str) -> Iterator[str]:
     text up to the next sign.
     """
     option = [2] if argument.startswith("-") else []
+    ends = [end.start() for end in PATH_ENDS.finditer(argument)]
     for start in chain([0], (sign.end() for sign in PATH_STARTS.finditer(argument)), option):
         if argument[start:]:
             yield argument[start:]
-            if (end := PATH_ENDS.search(argument, start)) and start < end.start():
-                yield argument[start : end.start()]
+            following = bisect_left(ends, start)
+            if following < len(ends) and start < ends[following]:
+                yield argument[start : ends[following]]

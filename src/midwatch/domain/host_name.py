@@ -6,6 +6,7 @@ import re
 import socket
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import unquote
@@ -27,13 +28,16 @@ LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", 
 IPV4_IN_IPV6 = IPv6Network("64:ff9b::/96")
 """IPv6 addresses that end with the IPv4 address that they stand for."""
 CHANGED_ADDRESS = re.compile(
-    r"://[^\s/]*(?:[{%\\]|\[(?![0-9a-f:.]*:[0-9a-f:.]*\]))|\b(?:https?|ftp|wss?|ssh|git):[\\/]*\\",
+    r"://[^\s/]*(?:[{%\\]|\[(?![0-9a-f.]*+:[0-9a-f:.]*+\]))|\b(?:https?|ftp|wss?|ssh|git):[\\/]*\\",
     re.IGNORECASE,
 )
 """An address whose host the program changes, such as `http://{a,b}.org` for curl, or reads in its own way."""
 TWO_COLONS = re.compile(r"://(?:[^\s/?#]*@)?[^\s/?#\[\]:@]*:[^\s/?#:@]*:")
 """An address with two colons after the host; it may be an IPv6 address."""
+DOTS = re.compile(r"[.\u3002\uff0e\uff61]")
 LONGEST_TEXT = 20_000
+LONGEST_LABEL = 63
+"""The greatest length of a part of a host's name."""
 
 
 def fold_host(host: str) -> str:
@@ -50,11 +54,10 @@ def _fold(host: str) -> str:
     name = name.strip().strip("[]").rstrip(".\u3002\uff0e\uff61").lower()
     if ":" in name:
         return _fold_ip(name)
-    if not name.isascii():
-        try:
+    if not name.isascii() and not _has_long_label(name):
+        with suppress(UnicodeError):
             name = name.encode("idna").decode("ascii").lower()
-        except UnicodeError:
-            name = unicodedata.normalize("NFKC", name)
+    name = unicodedata.normalize("NFKC", name)
     if NUMBER.fullmatch(name):
         try:
             return socket.inet_ntoa(socket.inet_aton(name))
@@ -104,9 +107,16 @@ def forms_of_host(host: str) -> frozenset[str]:
 
 def _forms_of_labels(name: str) -> Iterator[str]:
     """Yield a name with all letters, and with each label in the newer ASCII form."""
-    labels = re.split(r"[.\u3002]", name)
+    if _has_long_label(name):
+        return
+    labels = DOTS.split(name)
     yield ".".join(map(_decode, labels))
     yield ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode('ascii')}" for label in labels)
+
+
+def _has_long_label(name: str) -> bool:
+    """Return whether a part of a name is so long that there is no such host. To convert it would take a long time."""
+    return max(map(len, DOTS.split(name))) > LONGEST_LABEL
 
 
 def _decode(label: str) -> str:

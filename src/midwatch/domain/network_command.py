@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from midwatch.domain.hidden_code.git import split_git
+from midwatch.domain.hidden_code.long_option import is_long_option
 from midwatch.domain.hidden_code.program import TEXT_COMMANDS, program_of
 from midwatch.domain.host_name import LONGEST_TEXT, NAME, fold_host, has_unclear_address
 
@@ -40,12 +41,15 @@ GIT_LOCAL = {
 }
 ADDRESS_OR_LOGIN = re.compile(r"[a-z]://|[^\s@/:='\"]@[A-Za-z0-9\[]", re.IGNORECASE)
 """The beginning of an address or a login. Any other word of a command may be a host or a file."""
+NOTHING = re.compile(r"(?!)")
 OTHER_HOST_OPTIONS = {
-    "curl": re.compile(r"-[a-zA-Z]*K.*|--conf.*|--connect-to.*|--resolve.*|--doh.*"),
-    **dict.fromkeys(["wget", "aria2c"], re.compile(r"-[a-zA-Z]*i.*|--input.*|--conf.*|-e.*|--exec.*")),
-    **dict.fromkeys(["ssh", "scp", "sftp"], re.compile(r"-[a-zA-Z]*F.*")),
+    "curl": (("config", "connect-to", "doh-url", "resolve"), re.compile(r"-[a-zA-Z]*K.*")),
+    **dict.fromkeys(
+        ["wget", "aria2c"], (("conf-path", "config", "execute", "input-file"), re.compile(r"-[a-zA-Z]*i.*|-e.*"))
+    ),
+    **dict.fromkeys(["ssh", "scp", "sftp"], ((), re.compile(r"-[a-zA-Z]*F.*"))),
 }
-"""Options that name a file with hosts, or another host than the address."""
+"""Long and short options that name a file with hosts, or another host than the address."""
 WEB_OPTIONS = {
     "curl": (
         re.compile(
@@ -75,7 +79,7 @@ def uses_network(parts: Sequence[Sequence[str]], argv: Sequence[str] | None = No
     """
     if argv and _stays_here(argv):
         return False
-    return any(_is_network_program(word, part) for part in parts for word in part)
+    return any(map(_has_network_program, parts))
 
 
 def _stays_here(argv: Sequence[str]) -> bool:
@@ -89,9 +93,11 @@ def _stays_here(argv: Sequence[str]) -> bool:
     return takes_text and program not in NETWORK_PROGRAMS
 
 
-def _is_network_program(word: str, part: Sequence[str]) -> bool:
-    program = word.rpartition("/")[2].casefold()
-    return program in NETWORK_PROGRAMS or (program == "git" and any(other.casefold() in GIT_NETWORK for other in part))
+def _has_network_program(part: Sequence[str]) -> bool:
+    programs = {word.rpartition("/")[2].casefold() for word in part}
+    if not NETWORK_PROGRAMS.isdisjoint(programs):
+        return True
+    return "git" in programs and not GIT_NETWORK.isdisjoint(word.casefold() for word in part)
 
 
 def find_bare_names(parts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -119,8 +125,8 @@ def hides_hosts(command: str, parts: Sequence[Sequence[str]], argv: Sequence[str
         return True
     for part in parts:
         for at, word in enumerate(part):
-            options = OTHER_HOST_OPTIONS.get(word.rpartition("/")[2].casefold())
-            if options and any(map(options.fullmatch, part[at + 1 :])):
+            long_options, short_options = OTHER_HOST_OPTIONS.get(word.rpartition("/")[2].casefold(), ((), NOTHING))
+            if any(is_long_option(after, long_options) or short_options.match(after) for after in part[at + 1 :]):
                 return True
     return False
 
@@ -130,7 +136,7 @@ def _names_all_hosts(program: str, argv: Sequence[str]) -> bool:
     if program not in WEB_OPTIONS:
         return False
     with_value, without = WEB_OPTIONS[program]
-    found, words = False, iter(argv[1:])
+    names_host, words = False, iter(argv[1:])
     for word in words:
         if with_value.fullmatch(word):
             next(words, None)
@@ -138,7 +144,7 @@ def _names_all_hosts(program: str, argv: Sequence[str]) -> bool:
             name = word.partition("/")[0].partition(":")[0]
             if not (NAME.fullmatch(name) and name.isascii()) or re.search(r"[\[\]{}%\\@]", word):
                 return False
-            found = True
+            names_host = True
         elif not without.fullmatch(word):
             return False
-    return found
+    return names_host

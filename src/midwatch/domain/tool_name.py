@@ -17,7 +17,7 @@ NAMESPACES = frozenset({
 """Words that models and agents put in front of names, and that name no MCP server."""
 APART = re.compile(r"__+|[/.:#|>\\\u2044\u2215\u2192\u00b7@=]+")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-UNSEEN = frozenset({"Cf", "Mn", "Me", "Cc"})
+INVISIBLE_CATEGORIES = frozenset({"Cf", "Mn", "Me", "Cc"})
 """Categories of characters that change how a letter looks, or that nobody sees."""
 LONGEST_NAME = 500
 KIND_WORDS = {
@@ -85,7 +85,7 @@ def globs_of(glob: str) -> frozenset[str]:
 def _split(name: str, signs: str = "") -> list[str]:
     """Return the server and the name of a tool, or only the name, without namespaces. Keep some `signs`."""
     whole = unicodedata.normalize("NFKD", name[:LONGEST_NAME])
-    whole = "".join(letter for letter in whole if unicodedata.category(letter) not in UNSEEN)
+    whole = "".join(letter for letter in whole if unicodedata.category(letter) not in INVISIBLE_CATEGORIES)
     steps = [folded for step in APART.split(whole) if (folded := _fold(step, signs))]
     while len(steps) > 1 and steps[-1].isdigit():  # `functions.read_file:0`
         steps.pop()

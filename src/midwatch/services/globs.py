@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,8 +72,8 @@ class Glob(NamedTuple):
         reached = self._skip({0})
         for name in names:
             steps = ((at, self.steps[at]) for at in reached if at < len(self.steps))
-            found = {at if step is None else at + 1 for at, step in steps if step is None or step.fullmatch(name)}
-            reached = self._skip(found)
+            passed = {at if step is None else at + 1 for at, step in steps if step is None or step.fullmatch(name)}
+            reached = self._skip(passed)
         return any(at < len(self.steps) for at in reached)
 
     def _skip(self, places: set[int]) -> set[int]:
@@ -85,14 +86,70 @@ class Glob(NamedTuple):
 
 
 MOST_STEPS = 100
-CHOICE = re.compile(r"\[[^/\]]*\]|\{[^{}/]*\}|[!@+?]\([^()/]*\)")
-"""What other programs read as one of several letters or words."""
+MOST_READINGS = 50
+"""The greatest number of steps in which the choices of a text are replaced by their words."""
+CHOICE = re.compile(r"\[[^][(){}]*\]|\{[^][(){}]*\}|[!@+?*]?\([^][(){}]*\)[?*+]?")
+"""What other programs read as one of several letters or words, without another choice in it."""
+ALL_CHOICES = re.compile(r"[!@+?*]?[\[({].*[\])}]", re.DOTALL)
+"""Everything from the first to the last bracket."""
+ANYTHING = ("*", "*/**/*")
+
+
+@lru_cache(1000)
+def readings_of(text: str) -> frozenset[str]:
+    """Return globs with `*`, `?` and `**` that together match every path that a text may match for other programs.
+
+    A backslash is a slash, or is left out before a letter. A bracket behind a backslash is a letter, and becomes `?`.
+    """
+    plain = re.sub(r"\\[][(){}]", "?", text)
+    unescaped = re.sub(r"\\[*?]", "?", plain).replace("\\", "")
+    return frozenset(chain.from_iterable(map(_read_choices, {plain.replace("\\", "/"), unescaped})))
+
+
+def _read_choices(text: str) -> list[str]:
+    """Return globs for all words of the choices in a text, or wider ones if there are too many words."""
+    readings = _expand(text, _words_of) or _expand(text, lambda choice: ANYTHING if "/" in choice else ANYTHING[:1])
+    if readings is not None:
+        return readings
+    if "../" in text or "/.." in text:
+        return ["**"]
+    return [ALL_CHOICES.sub(glob, text, count=1) for glob in ANYTHING]
+
+
+def _expand(text: str, words_of: Callable[[str], Sequence[str]]) -> list[str] | None:
+    """Return the text with each word of each choice, or None if there are too many, or programs read it differently."""
+    readings, unread = list[str](), [text]
+    for _ in range(MOST_READINGS):
+        if not unread:
+            return readings
+        reading = unread.pop()
+        if choice := CHOICE.search(reading):
+            before, after = reading[: choice.start()], reading[choice.end() :]
+            unread += [f"{before}{word}{after}" for word in words_of(choice[0])]
+        elif _is_ambiguous(reading) or ("]" in reading and "[" in text):
+            return None
+        else:
+            readings.append(reading)
+    return None
+
+
+def _is_ambiguous(text: str) -> bool:
+    """Return whether a text still has a bracket that another one may close."""
+    return any(-1 < text.find(opening) < text.rfind(closing) for opening, closing in ("[]", "{}", "()"))
+
+
+def _words_of(choice: str) -> Sequence[str]:
+    """Return the words that a choice stands for; `?` for a bracket that may be a letter; `*` if they are not known."""
+    inner = choice[1:-1]
+    if choice[0] in "({" and choice[-1] in ")}" and ".." not in inner:
+        return [*inner.split("|" if choice[0] == "(" else ","), f"?{inner}?"]
+    return ANYTHING if "/" in inner else ANYTHING[:1]
 
 
 def may_meet(glob: str, other: str) -> bool:
     """Return whether two globs may match the same path. In doubt, return True."""
-    first, second = CHOICE.sub("*", glob).split("/"), CHOICE.sub("*", other).split("/")
-    if len(first) > MOST_STEPS or len(second) > MOST_STEPS or re.search(r"\{[^}]*/", glob):
+    first, second = glob.split("/"), other.split("/")
+    if len(first) > MOST_STEPS or len(second) > MOST_STEPS:
         return True
     places, seen = [(0, 0)], set[tuple[int, int]]()
     while places:

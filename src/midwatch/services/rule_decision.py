@@ -24,7 +24,7 @@ from midwatch.domain.rule import (
     describe_rule,
 )
 from midwatch.domain.tool_name import canonical, globs_of
-from midwatch.services.globs import Glob, compile_step, may_meet
+from midwatch.services.globs import Glob, compile_step, may_meet, readings_of
 from midwatch.services.rule_facts import QuestionFacts, resolve_path
 from midwatch.services.rule_paths import may_use_path, names_path
 
@@ -81,7 +81,7 @@ def decide_and_look_ahead(
         return decision, False
     rule = Rule(id="new", agent=agent, effect="allow", **{name: getattr(pattern, name) for name in STORED})
     later = [level._replace(stored=(*level.stored, rule)) if level.source == "agent" else level for level in levels]
-    return decision, all(found.verdict in (None, "allow") for found in _decide_all(facts, later))
+    return decision, all(later_decision.verdict in (None, "allow") for later_decision in _decide_all(facts, later))
 
 
 def _decide_all(facts: QuestionFacts, levels: Sequence[Level]) -> list[Decision]:
@@ -111,9 +111,9 @@ def _decide_level(level: Level, facts: QuestionFacts) -> Decision:
     uncertain: _Rule | None = None
     for effect in ("deny", "ask"):
         for rule in rules:
-            if rule.effect != effect or (found := match(rule.pattern, facts)) is Match.NO:
+            if rule.effect != effect or (certainty := match(rule.pattern, facts)) is Match.NO:
                 continue
-            if found is Match.YES:
+            if certainty is Match.YES:
                 return Decision(rule.effect, rule.by, rule.text, level.source)
             uncertain = uncertain or rule
     allowing = [rule for rule in rules if rule.effect == "allow" and allows(rule.pattern, facts)]
@@ -202,18 +202,18 @@ def match(pattern: Pattern, facts: QuestionFacts) -> Match:
     """Return whether a rule that denies or asks applies to something that the question may mean."""
     if not _is_for(pattern, facts):
         return Match.NO
-    found = [Match.YES]
+    matches = [Match.YES]
     if pattern.kind not in (None, facts.question.kind):
-        found.append(Match.NO if facts.question.certain else Match.MAYBE)
+        matches.append(Match.NO if facts.question.certain else Match.MAYBE)
     if pattern.tool is not None:
-        found.append(_match_tool(pattern.tool, facts))
+        matches.append(_match_tool(pattern.tool, facts))
     if pattern.command is not None:
-        found.append(_match_command(pattern.command, facts))
+        matches.append(_match_command(pattern.command, facts))
     if pattern.path is not None:
-        found.append(_match_path(pattern.path, facts))
+        matches.append(_match_path(pattern.path, facts))
     if pattern.host is not None:
-        found.append(_match_host(pattern.host, facts))
-    return min(found)
+        matches.append(_match_host(pattern.host, facts))
+    return min(matches)
 
 
 def _match_tool(tool: str, facts: QuestionFacts) -> Match:
@@ -253,7 +253,8 @@ def _may_become(command: CommandPattern, facts: QuestionFacts) -> bool:
     for text in short:
         first = "".join(text.split(maxsplit=1)[:1])
         program = first.rpartition("/")[2]
-        runs = command.begins(first) or (GLOB_WORD.fullmatch(program) and may_meet(program.casefold(), command.program))
+        globs = readings_of(program.casefold()) if GLOB_WORD.fullmatch(program) else ()
+        runs = command.begins(first) or any(may_meet(glob, command.program) for glob in globs)
         if BRACES.match(text) or (runs and re.search(r"[*?\[{]", text)):
             return True
     return False

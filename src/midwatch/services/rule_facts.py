@@ -6,7 +6,7 @@ import os.path
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, ha
 from midwatch.domain.network_command import find_bare_names, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
 from midwatch.domain.tool_name import forms_of, is_clear_name
-from midwatch.services.globs import expand_home, fold_path
+from midwatch.services.globs import expand_home, fold_path, readings_of
 
 LONGEST_PATH = 4096
 MOST_PLACES = 2000
@@ -30,8 +30,8 @@ MOST_TEXT = 50_000
 person is asked about a question with more of them."""
 MOST_PAIRS = 300
 """The greatest number of directories and other words that are compared as one path."""
-FILE_URL = re.compile(r"file:(?://[^/]*)?", re.IGNORECASE)
-GLOB_SIGN = re.compile(r"[*?\[{]")
+FILE_URL = re.compile(r"\Afile:(?://[^/]*)?", re.IGNORECASE)
+GLOB_SIGN = re.compile(r"[*?\[{(\\]")
 
 
 class QuestionFacts:
@@ -141,8 +141,9 @@ class QuestionFacts:
         texts = self.places.texts
         directories = [text for text in texts if self.is_directory(text) and os.path.normpath(text) not in (".", "/")]
         others = [text for text in texts if not text.startswith(("/", "~", "-"))]
-        pairs = [f"{directory}/{text}" for directory in directories for text in others if text != directory]
-        return Places(pairs[:MOST_PAIRS], len(pairs) <= MOST_PAIRS)
+        pairs = (f"{directory}/{text}" for directory in directories for text in others if text != directory)
+        first = list(islice(pairs, MOST_PAIRS))
+        return Places(first, next(pairs, None) is None)
 
     @cached_property
     def directories(self) -> list[Directory]:
@@ -154,15 +155,17 @@ class QuestionFacts:
         ]
 
     @cached_property
-    def glob_texts(self) -> list[str]:
-        """Return the paths and the texts in the arguments of the tool that other programs may read as globs."""
-        found = [path for path in self.question.paths[:MOST_PATHS] if not self.exists(path)]
+    def globs(self) -> Places:
+        """Return the globs that other programs may read in the paths and in the texts in the arguments of the tool."""
+        possible = [path for path in self.question.paths[:MOST_PATHS] if not self.exists(path)]
         for text in self.question.texts:
-            found.append(text)
+            possible.append(text)
             words = text.split() if len(text) <= LONGEST_PATH else []
-            found += [word for word in words if word.strip("*") or seems_command(text)]
-        short = (text for text in dict.fromkeys(found) if len(text) <= LONGEST_PATH and "\n" not in text)
-        return [text for text in short if GLOB_SIGN.search(text)][:MOST_PLACES]
+            possible += [word for word in words if word.strip("*") or seems_command(text)]
+        short = (text for text in dict.fromkeys(possible) if len(text) <= LONGEST_PATH and "\n" not in text)
+        readings = (reading for text in short if GLOB_SIGN.search(text) for reading in sorted(readings_of(text)))
+        first = list(islice(readings, MOST_PLACES))
+        return Places(first, next(readings, None) is None)
 
     def forms_of_path(self, path: str) -> Iterator[str]:
         """Yield all forms of a path that a rule which denies is compared with, in lower case."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os.path
 import re
+from itertools import pairwise
 from pathlib import Path
 
+from midwatch.domain.hidden_code.long_option import is_long_option
 from midwatch.domain.rule import MOST_PATHS
 from midwatch.services.globs import Glob, expand_home, fold_path, may_meet
 from midwatch.services.rule_facts import Directory, PossibleCommand, QuestionFacts
@@ -24,15 +26,20 @@ PACKING_COMMANDS = frozenset({"pack", "package", "publish"})
 """Programs, and their commands that store or send all files of a project."""
 FIND_ACTIONS = frozenset({"-delete", "-exec", "-execdir", "-ok", "-okdir"})
 GIT_UNNAMED_FILES = {
-    "add": re.compile(r"--(?:all|update|pathspec-from.*|no-ignore.*)|-[a-zA-Z]*[Au].*|:.*|.*[*?\[].*"),
-    "commit": re.compile(r"--(?:all|pathspec-from.*)|-[^mFcCtu-]*a.*|:.*"),
-    "reset": re.compile(r"--(?:hard|merge|keep)"),
-    "checkout": re.compile(r"--force|-[a-zA-Z]*f.*|:.*|.*[*?\[].*"),
-    "restore": re.compile(r":.*|.*[*?\[].*"),
-    "rm": re.compile(r":.*|.*[*?\[].*"),
-    "switch": re.compile(r"--force|--discard.*|-[a-zA-Z]*f.*"),
-}
-"""For commands of git, arguments with which they use files that they do not name."""
+    "add": (
+        ("all", "update", "pathspec-from-file", "no-ignore-removal"), re.compile(r"-[a-zA-Z]*[Au].*|:.*|.*[*?\[].*"),
+    ),
+    "commit": (("all", "pathspec-from-file"), re.compile(r"-[^mFcCtu-]*a.*|:.*")),
+    "reset": (("hard", "merge", "keep", "pathspec-from-file"), re.compile(r":.*")),
+    "checkout": (("force", "pathspec-from-file"), re.compile(r"-[a-zA-Z]*f.*|:.*|.*[*?\[].*")),
+    "restore": (("pathspec-from-file",), re.compile(r":.*|.*[*?\[].*")),
+    "rm": (("pathspec-from-file",), re.compile(r":.*|.*[*?\[].*")),
+    "switch": (("force", "discard-changes"), re.compile(r"-[a-zA-Z]*f.*")),
+}  # fmt: skip
+"""For commands of git, long options, and other arguments, with which they use files that they do not name."""
+HARMLESS_STASHES = frozenset({"list", "show", "drop"})
+EXTRACTS = re.compile(r"-?[a-zA-Z]*x[a-zA-Z]*|-[^-bCfFgIKLNTVX]*x.*", re.DOTALL)
+"""The option of tar that writes the files of an archive."""
 DIRECTORY_WORDS = re.compile(
     r"(?:^|[^a-z])(?:delete|remove|rm|move|mv|copy|cp|rename|archive|zip|tar|upload|sync|clean|wipe|backup|commit|add)"
     r"(?:$|[^a-z])"
@@ -42,6 +49,8 @@ PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
 """Paths that lead to another file for each process."""
 FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
 """An address of a file with a host or with encoded characters."""
+PARENT_AFTER_SIGN = re.compile(r"[^*?]*+[*?].*/\.\.(?:/|\Z)", re.DOTALL)
+"""A glob with the step `..` behind a sign."""
 VARIABLE = re.compile(r"(?:.*/)?(?:\$\{?[A-Za-z_]\w*\}?|%[A-Za-z_]\w*%)(?:[/\\].*)?", re.DOTALL)
 """A path with a variable."""
 
@@ -62,7 +71,7 @@ def may_use_path(path: str, facts: QuestionFacts) -> bool:
         return True
     if any(map(_leads_elsewhere, facts.places.texts)):
         return True
-    if any(_may_match_glob(folded, text, facts) for text in facts.glob_texts):
+    if not facts.globs.complete or any(_may_match_glob(folded, reading, facts) for reading in facts.globs.texts):
         return True
     if any(_uses_unnamed_files(folded, command) for command in facts.commands):
         return True
@@ -76,11 +85,11 @@ def _leads_elsewhere(place: str) -> bool:
     return VARIABLE.fullmatch(place) is not None
 
 
-def _may_match_glob(path: str, text: str, facts: QuestionFacts) -> bool:
-    """Return whether a text of the question, read as a glob, may match a file that the rule matches, too."""
-    if re.search(r"[*?\[{].*\.\.", text):
+def _may_match_glob(path: str, reading: str, facts: QuestionFacts) -> bool:
+    """Return whether a glob in the question may match a file that the rule matches, too."""
+    if PARENT_AFTER_SIGN.match(reading):
         return True
-    other = fold_path(os.path.normpath(expand_home(text)))
+    other = fold_path(os.path.normpath(expand_home(reading)))
     for root in dict.fromkeys((facts.root, facts.real_root)):
         base = fold_path(root or "/")
         whole = str(Path(base) / other)
@@ -92,11 +101,11 @@ def _may_match_glob(path: str, text: str, facts: QuestionFacts) -> bool:
 def _uses_unnamed_files(path: str, command: PossibleCommand) -> bool:
     """Return whether a command deletes, stores, changes or resets files that it does not name."""
     words = command.words
-    programs = (command.program,) if command.program else (word.rpartition("/")[2] for word in words)
-    names = {command.git_command, *programs}
+    last_steps = [word.rpartition("/")[2] for word in words]
+    names = {command.git_command, *([command.program] if command.program else last_steps)}
     if "find" in names:
         return not FIND_ACTIONS.isdisjoint(words)
-    if "tar" in names and any(re.fullmatch(r"-?[a-zA-Z]*x[a-zA-Z]*|--(?:extract|get)", word) for word in words):
+    if "tar" in names and any(EXTRACTS.fullmatch(word) or is_long_option(word, ("extract", "get")) for word in words):
         return True
     if not UNNAMED_FILES_PROGRAMS.isdisjoint(names):
         return True
@@ -107,8 +116,13 @@ def _uses_unnamed_files(path: str, command: PossibleCommand) -> bool:
     if not names.isdisjoint({"clean", "apply", "am"}):
         return True
     if "stash" in names:
-        return names.isdisjoint({"list", "show", "drop"}) and {"list", "show", "drop"}.isdisjoint(words)
-    return any(verb in names and any(map(GIT_UNNAMED_FILES[verb].fullmatch, words)) for verb in GIT_UNNAMED_FILES)
+        return any(name == "stash" and verb not in HARMLESS_STASHES for name, verb in pairwise([*last_steps, ""]))
+    return any(
+        is_long_option(word, long_options) or short_options.fullmatch(word)
+        for verb, (long_options, short_options) in GIT_UNNAMED_FILES.items()
+        if verb in names
+        for word in words
+    )
 
 
 def _uses_directory(path: str, facts: QuestionFacts) -> bool:

@@ -11,7 +11,7 @@ from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import RuleRevoked, event
-from midwatch.domain.host_name import find_hosts
+from midwatch.domain.host_name import find_hosts, has_unclear_address
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain
 from midwatch.domain.rule import (
@@ -158,8 +158,8 @@ class Rules:
             verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
             by=decision.by,
             levels=tuple(
-                Opinion(level.source, level.name, found.verdict, found.rule)
-                for level, found in levels_and_decisions if found.verdict
+                Opinion(level.source, level.name, opinion.verdict, opinion.rule)
+                for level, opinion in levels_and_decisions if opinion.verdict
             ),
         )  # fmt: skip
 
@@ -192,8 +192,17 @@ def _read_use(use: RuleTest) -> Question:
     path, host, workdir = use.get("path"), use.get("host"), use.get("workdir")
     if workdir and not workdir.startswith("/"):
         raise InvalidInput("`workdir` must be an absolute path, such as /srv/project.", field="workdir")
-    hosts = tuple(find_hosts(host)) if host and "/" in host else (host,) if host else ()  # it may be an address
     return Question(
         text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
-        paths=(path,) if path else (), hosts=hosts,
+        paths=(path,) if path else (), hosts=_read_hosts(host) if host else (),
     )  # fmt: skip
+
+
+def _read_hosts(text: str) -> tuple[str, ...]:
+    """Return the host of an address such as `https://example.org/x`, `example.org:80/x` or `example.org`."""
+    if (text.count(":") > 1 and "/" not in text) or has_unclear_address(text):
+        return (text,)  # an address of IPv6, or one that is not clear
+    hosts = tuple(find_hosts(text if "://" in text else f"any://{text.lstrip('/')}"))
+    if not hosts:
+        raise InvalidInput(f"{text!r} has no host; write a name such as example.org, or an address.", field="host")
+    return hosts

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from midwatch.domain.hidden_code.database import CONSOLES, console_hides
 from midwatch.domain.hidden_code.git import git_hides
 from midwatch.domain.hidden_code.interpreter import interpreter_hides
+from midwatch.domain.hidden_code.long_option import RUNNING_LONG_OPTIONS, has_running_option
 from midwatch.domain.hidden_code.program import (
     ASSIGNMENT,
     TEXT_COMMANDS,
+    TEXT_PROGRAMS,
     base_name,
     is_shell_or_interpreter,
     program_of,
@@ -31,23 +33,22 @@ RUNNING_BUILTINS = frozenset({"compgen", "complete", "mapfile", "readarray", "bi
 """Commands inside a shell that run a text."""
 RUNNING_ARGUMENTS = {
     "r": r"-e.*", "elixir": r"-e.*|--eval.*|--rpc.*", "iex": r"-.*", "erl": r"-.*", "groovy": r"-.*", "scala": r"-.*",
-    "clojure": r"-.*", "clj": r"-.*", "bb": r"-.*", "swift": r"-e.*", "octave": r"--eval.*", "jshell": r".*",
+    "clojure": r"-.*", "clj": r"-.*", "bb": r"-.*", "swift": r"-e.*", "jshell": r".*",
     "view": r"-c.*|\+.*|--cmd.*|-S.*", "vimdiff": r"-c.*|\+.*|--cmd.*|-S.*", "gvim": r"-c.*|\+.*|--cmd.*|-S.*",
-    "less": r"\+.*", "more": r"\+.*", "man": r"-[a-zA-Z]*[PH].*|--pager.*|--html.*", "dc": r"-e.*|--expression.*",
-    "nc": r"-[a-zA-Z]*[ec].*", "ncat": r"-[a-zA-Z]*[ec].*|--(?:.*exec|lua).*", "netcat": r"-[a-zA-Z]*[ec].*",
+    "less": r"\+.*", "more": r"\+.*", "man": r"-[a-zA-Z]*[PH].*", "dc": r"-e.*",
+    "nc": r"-[a-zA-Z]*[ec].*", "ncat": r"-[a-zA-Z]*[ec].*", "netcat": r"-[a-zA-Z]*[ec].*",
     "lldb": r"-[a-zA-Z]*[oOkK].*", "cargo": r"--config.*", "yarn": r"exec", "screen": r"-X", "yq": r"--security.*",
     "tmux": r"send.*|load-b.*|set-b.*|paste.*|if.*|run.*|pipe.*|bind.*|source.*", "rg": r"--pre.*|--hostname-bin.*",
     "fd": r"-[a-zA-Z]*[xX].*|--exec.*", "fdfind": r"-[a-zA-Z]*[xX].*|--exec.*", "find": r"-(?:exec|ok).*",
-    "ack": r"--pager.*", "ag": r"--pager.*", "aria2c": r"--on-.*", "scp": r"-o.*|-S.*", "sftp": r"-o.*|-S.*|-b.*",
+    "aria2c": r"--on-.*", "scp": r"-o.*|-S.*", "sftp": r"-o.*|-S.*|-b.*",
     "strace": r".*[|!].*", "ltrace": r".*[|!].*",
-    "tar": r"--(?:check|use|to-|info|new|rsh).*|-?[a-zA-Z]*[IF][a-zA-Z]*", "su": r"-[a-zA-Z]*c.*|--.*command.*",
-    "runuser": r"-[a-zA-Z]*c.*|--.*command.*", "sg": r"-c.*", "zip": r"-TT.*|--unzip.*", "split": r"--filter.*",
-    "sort": r"--comp.*", "tcpdump": r"-[a-zA-Z]*z.*", "rsync": r"--rsync-path.*|--rsh.*",
+    "tar": r"-?[a-zA-Z]*[IF][a-zA-Z]*|-[^-bCfFgIKLNTVX]*[IF].*", "su": r"-[a-zA-Z]*c.*", "runuser": r"-[a-zA-Z]*c.*",
+    "sg": r"-c.*", "zip": r"-TT.*", "tcpdump": r"-[a-zA-Z]*z.*",
     "ssh": r"(?i:.*(?:command|exec)[= ].*)", "glab": r"alias|config",
-    "gh": r"alias|extensions?|ext|config|codespace|cs|--", "printf": r"-v.*", "wget": r"--use-ask.*|-e.*|--exec.*",
+    "gh": r"alias|extensions?|ext|config|codespace|cs|--", "printf": r"-v.*", "wget": r"-[bcdEFhHKkLmnNpqrSVvx46]*e.*",
     "test": r".*[$`].*", "[": r".*[$`].*", "cmd": r"/.*", "just": r"-c|--command|--shell.*|--set|.*=.*",
 }  # fmt: skip
-"""For some programs, the arguments with which they run another program."""
+"""For some programs, the arguments with which they run another program. `long_option` has other options of theirs."""
 ALL_COMMANDS = {"gh": frozenset({
     "api", "attestation", "auth", "browse", "cache", "gist", "issue", "label", "org", "pr", "project", "release",
     "repo", "ruleset", "run", "search", "secret", "ssh-key", "status", "variable", "workflow", "help", "version",
@@ -58,8 +59,10 @@ ALL_COMMANDS = {"gh": frozenset({
     "variable", "version", "--version",
 })}  # fmt: skip
 """All commands of programs that have aliases. Any other word may be an alias."""
+RSYNC_RUNS = re.compile(r"(?:^|\0)-[^-efBTM@\0]*e\0?+(?!ssh(?:\0|$))")
+"""The option -e of rsync with another program than ssh, in its arguments with NUL between them."""
 AWK = re.compile(r"[gmn]?awk")
-AWK_RUNS = re.compile(r"system|getline|\||@|ARGV|print[^;}]*>")
+AWK_RUNS = re.compile(r"system|getline|\||@|ARGV|print[^;}>]*+>")
 """What runs a program in a script of awk, or uses a file that is not an argument."""
 MAKE_RUNS = re.compile(
     r"--ev.*|-[a-zA-Z]*E.*|(?:\.?SHELL|MAKE|GNUMAKE)[A-Z]*[+:?!]*=.*|[A-Za-z_.][\w.]*[+:?!]*=.*[^\w./:,=@+-].*",
@@ -68,7 +71,7 @@ MAKE_RUNS = re.compile(
 """Arguments of make with code, or with a variable that has more than one word."""
 SHELL_SIGNS = re.compile(r"[\s;&|<>(){}*?\[\]\\'\"!~#%]")
 """What a shell does not read as a part of a plain word."""
-SHELL_RUNS = re.compile(r"[;|]|&&|^\.[a-z]+\s|\s.*[*?\[{]|[*?\[{].*\s|^\\", re.DOTALL)
+SHELL_RUNS = re.compile(r"[;|]|&&|\A(?:\.[a-z]+\s|\\|(?=.*\s).*[*?\[{])", re.DOTALL)
 """What a shell runs or changes, and commands such as `.shell x` or `\\write` of other programs."""
 EXPANSION = re.compile(r"\$[A-Za-z_{('\"@*!]|`")
 """What a shell replaces by something else; in quotes it stays, until another program reads it once more."""
@@ -81,6 +84,9 @@ UNKNOWN_CODE_OPTION = re.compile(
 CODE_SIGNS = re.compile(r"[\s(){}*?\[\]'\"<>~]|^data:")
 """What the code after such an option contains, and a plain word does not."""
 
+MOST_PROGRAMS = 100
+"""The greatest number of words of a command that are names of known programs."""
+
 
 def hides_code(argv: Sequence[str]) -> bool:
     """Return whether a command may run something that its words do not show. In doubt, return True."""
@@ -91,23 +97,39 @@ def hides_code(argv: Sequence[str]) -> bool:
         return _program_hides(program, arguments)
     if any(EXPANSION.search(word) or SHELL_RUNS.search(word) for word in argv):
         return True
-    if _has_code_option(argv):
+    names = list(map(base_name, argv))
+    if _has_code_option(argv) or not RUN_INPUT.isdisjoint(names):
         return True
-    return any(_program_hides(base_name(word), list(argv[at + 1 :])) for at, word in enumerate(argv))
+    programs = [(name, at) for at, name in enumerate(names) if is_known(name)]
+    return len(programs) > MOST_PROGRAMS or any(_program_hides(name, list(argv[at + 1 :])) for name, at in programs)
+
+
+def is_known(program: str) -> bool:
+    """Return whether it is known what a program does with its arguments, apart from those that run their input."""
+    named = (
+        program in PASS_TO_SHELL
+        or program in CONSOLES
+        or program in RUNNING_ARGUMENTS
+        or program in RUNNING_LONG_OPTIONS
+        or program in ("make", "gmake", "sed")
+        or program in TEXT_PROGRAMS
+    )
+    return named or is_shell_or_interpreter(program) or AWK.fullmatch(program) is not None
 
 
 def _program_hides(program: str, arguments: list[str]) -> bool:
     """Return whether `program`, if it runs with these arguments, may run something else."""
-    if program in RUN_INPUT:
+    if has_running_option(program, arguments):
         return True
     if program == "env":
-        options = [word for word in arguments if word.startswith("-") or ASSIGNMENT.fullmatch(word)]
-        return any(ASSIGNMENT.fullmatch(word) or re.match(r"-\w*S|--split", word) for word in options)
+        return any(ASSIGNMENT.fullmatch(word) or re.match(r"-\w*S", word) for word in arguments)
     running = RUNNING_ARGUMENTS.get(program)
     if running and any(re.fullmatch(running, word, re.DOTALL) for word in arguments):
         return True
     if is_shell_or_interpreter(program):
         return interpreter_hides(program, arguments)
+    if program == "rsync" and RSYNC_RUNS.search("\0".join(arguments)):
+        return True
     if AWK.fullmatch(program):
         return any(AWK_RUNS.search(word) for word in arguments)
     if program == "git":

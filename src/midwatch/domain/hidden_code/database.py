@@ -9,9 +9,9 @@ PLAIN_WORD = re.compile(r"(?!\.[a-z])[\w./:@=,+-]*", re.IGNORECASE)
 """A word such as an option, a file or an address, and not a command such as `.shell`."""
 STATEMENT_OPTION = re.compile(r"-c|-e|-cmd|--(?:command|execute)=")
 PLAIN_STATEMENT = re.compile(
-    r"\s*(?:select|explain|show|describe|desc|with|values|insert|update|delete)\b[^\\;|!`]*;?\s*", re.IGNORECASE
+    r"\s*(?:select|explain|show|describe|desc|with|values|insert|update|delete)\b[^\\;|!`]*+;?+\s*", re.IGNORECASE
 )
-CALL = re.compile(r"([\w.$\"\]*/]*)\s*\(")
+NAME_ENDS = re.compile(r"[^\w.$\"\]*/]+")
 PLAIN_CALLS = frozenset({
     "", "abs", "and", "as", "avg", "cast", "coalesce", "count", "date", "distinct", "exists", "from", "in", "length",
     "lower", "max", "min", "not", "now", "or", "round", "select", "sum", "upper", "values", "version", "where",
@@ -28,4 +28,5 @@ def console_hides(argument: str) -> bool:
     text = argument[option.end() :] if option else argument
     if PLAIN_STATEMENT.fullmatch(text) is None or STATEMENT_RUNS.search(text):
         return True
-    return any(call.lower() not in PLAIN_CALLS for call in CALL.findall(text))
+    calls = (NAME_ENDS.split(piece.rstrip())[-1] for piece in text.split("(")[:-1])
+    return any(call.lower() not in PLAIN_CALLS for call in calls)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 
+from midwatch.domain.hidden_code.long_option import has_running_option
+
 FRONT_OPTION_RUNS = re.compile(r"-c.*|--config-env.*|--exec-path.*")
 """Options before the command of git, such as `-c alias.p=push`."""
 OPTIONS_WITH_VALUE = frozenset(
     {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env"}
 )
 ARGUMENT_RUNS = re.compile(
-    r"--upl.*|--rece.*|-x.*|--ex(?:e.*|t.*)?|--conf.*|--template.*|--open.*|-O.*|--.*-cmd.*|foreach|filter-branch|"
-    r"send-pack|http-push|remote-.*|\w+::.*"
+    r"-x.*|-O.*|--.*-cmd.*|foreach|filter-branch|send-pack|http-push|remote-.*|\w+::.*", re.DOTALL
 )
-"""Arguments of a command of git, such as `--upload-pack=x` or `ext::x`. Git also accepts the beginning of an option."""
+"""Arguments of a command of git, such as `ext::x`, with which it runs another program."""
+SHORT_OPTION_RUNS = {
+    "clone": re.compile(r"-[^-bcjou]*[cu].*", re.DOTALL),
+    "grep": re.compile(r"-[^-efmABCO]*O.*", re.DOTALL),
+    "ls-remote": re.compile(r"-u.*", re.DOTALL),
+    "rebase": re.compile(r"-[a-zA-Z]*x.*", re.DOTALL),
+}
+"""For commands of git, short options, also after others, with which they run another program."""
 CONFIG_READS = frozenset({"-l", "--list", "--get", "--get-all", "--get-regexp", "--get-urlmatch", "get", "list"})
 PLAIN_SETTING = re.compile(
     r"(?:user|color|pull|push|branch|advice|rerere)\.[^!]*|init\.defaultbranch|core\.(?:autocrlf|filemode|eol)", re.I
@@ -51,14 +59,13 @@ def git_hides(arguments: list[str]) -> bool:
         return True
     if any(map(FRONT_OPTION_RUNS.fullmatch, front)) or any(map(ARGUMENT_RUNS.fullmatch, rest)):
         return True
+    short = SHORT_OPTION_RUNS.get("".join(rest[:1]))
+    if has_running_option("git", rest) or (short and any(map(short.fullmatch, rest[1:]))):
+        return True
     if rest[:1] == ["config"]:
         words = [word for word in rest[1:] if word not in ("--global", "--local", "--worktree", "--system")]
         if words[:1] and words[0] in ("set", "unset", "--unset", "--unset-all", "--add", "--replace-all"):
             words = words[1:]
         reads = words[:1] and (words[0] in CONFIG_READS or (len(words) == 1 and "." in words[0]))
         return not reads and not (words and PLAIN_SETTING.fullmatch(words[0]))
-    if rest[:1] in (["clone"], ["ls-remote"]) and any(word.startswith("-u") for word in rest):
-        return True
-    if rest[:1] == ["rebase"] and any(re.match(r"-[a-zA-Z]*x", word) for word in rest):
-        return True
     return rest[:1] == ["bisect"] and "run" in rest

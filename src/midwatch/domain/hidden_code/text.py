@@ -6,8 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from midwatch.domain.hidden_code.command import AWK, PASS_TO_SHELL, RUNNING_ARGUMENTS, hides_code
-from midwatch.domain.hidden_code.database import CONSOLES
+from midwatch.domain.hidden_code.command import PASS_TO_SHELL, hides_code, is_known
 from midwatch.domain.hidden_code.git import git_hides
 from midwatch.domain.hidden_code.program import ASSIGNMENT, TEXT_PROGRAMS, WRAPPERS, is_shell_or_interpreter
 
@@ -40,12 +39,12 @@ def texts_hide_code(texts: Sequence[str]) -> bool:
 def seems_command(text: str) -> bool:
     """Return whether a text begins with the name of a known program."""
     words = text.split(maxsplit=1)
-    return bool(words) and _is_known(words[0].rpartition("/")[2])
+    return bool(words) and is_known(words[0].rpartition("/")[2])
 
 
 def _line_hides(line: str) -> bool:
-    found = PIPE_INTO.match(line)
-    if found and is_shell_or_interpreter(found[1]):
+    pipe = PIPE_INTO.match(line)
+    if pipe and is_shell_or_interpreter(pipe[1]):
         return True
     return any(_seems_to_hide(part) for part in {line, *re.split(r"[;&|]+", line)})
 
@@ -64,7 +63,7 @@ def _seems_to_hide(part: str) -> bool:
     text, program = " ".join(words), words[0].rpartition("/")[2]  # prose begins with a capital letter
     if RUNS_TEXT.match(text):
         return True
-    if program in ENGLISH_WORDS or not _is_known(program):
+    if program in ENGLISH_WORDS or not is_known(program):
         return False
     if VARIABLE.search(text) or (program not in TEXT_PROGRAMS and BACKTICK.search(text)):  # "find the `x`" is prose
         return True
@@ -78,14 +77,3 @@ def _split(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-def _is_known(program: str) -> bool:
-    others = (
-        program in PASS_TO_SHELL
-        or program in CONSOLES
-        or program in RUNNING_ARGUMENTS
-        or program in ("git", "make", "sed", "env")
-        or program in TEXT_PROGRAMS
-    )
-    return others or is_shell_or_interpreter(program) or AWK.fullmatch(program) is not None
