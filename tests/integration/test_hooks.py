@@ -362,7 +362,8 @@ async def test_a_broken_program_denies_in_time_and_works_after_its_restart(
 ) -> None:
     bad = tmp_path / "bad"
     bad.touch()
-    settings = Settings.load(home, detect_agents=False, hooks=[program(bad, way)])
+    hook = program(bad, way, timeout="1s" if way == "hang" else "1h")
+    settings = Settings.load(home, detect_agents=False, hooks=[hook])
     async with Runtime.open(settings=settings, agents={"it": agent(fake)}) as desk:
         assert await eventually(lambda: desk.hooks.list()[0].state == "running")
         task = await run(desk, f"{PUSH} [[say done]]")
@@ -371,14 +372,14 @@ async def test_a_broken_program_denies_in_time_and_works_after_its_restart(
         (decided,) = await read_events(desk, task, "hook_decided")
         assert BAD_WAYS[way] in decided.payload["reason"]
         assert (decided.payload["decision"], decided.payload["failed"]) == ("deny", True)
-        assert decided.payload["duration"] < 3
+        assert way != "hang" or decided.payload["duration"] > 0.99
         bad.unlink()
         assert await eventually(lambda: desk.hooks.list()[0].state == "running")
         task = await run(desk, f"{PUSH} [[say done]]")
         assert (task.result, ran) == ("The tool said: pushed to main done", ["main True"])
         (report,) = desk.hooks.list()
         assert (report.calls, report.failures) == (2, 1)
-        assert BAD_WAYS[way] in str(report.last_error) or report.last_error == "the program did not answer in time."
+        assert ("the program did not answer in time." if way == "hang" else BAD_WAYS[way]) in str(report.last_error)
         pids = [int(pid) for pid in bad.with_suffix(".starts").read_text().split()]
     assert not any(exists(pid) for pid in pids)
 
