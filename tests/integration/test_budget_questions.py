@@ -138,6 +138,39 @@ async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_o
             await desk.approvals.answer(question.id, "stop")
 
 
+# the setting of the desk, of the agent, and of the work itself; whether the work has a route; what it gets
+MODES: list[tuple[str | None, str | None, str | None, str | None, str]] = [
+    (None, None, None, "there", "ask"),
+    (None, None, None, None, "stop"),
+    ("ask", None, None, None, "ask"),
+    ("stop", None, None, "there", "stop"),
+    ("stop", "ask", None, None, "ask"),
+    ("ask", "stop", None, "there", "stop"),
+    ("ask", "stop", "ask", None, "ask"),
+    ("stop", "ask", "stop", "there", "stop"),
+]
+
+
+@pytest.mark.parametrize(("of_desk", "of_agent", "wanted", "route", "mode"), MODES)
+async def test_the_nearest_setting_says_what_happens_when_a_budget_is_spent(
+    home: Path, of_desk: str | None, of_agent: str | None, wanted: str | None, route: str | None, mode: str
+) -> None:
+    home.mkdir()
+    lines = {"desk": of_desk and f'on_budget = "{of_desk}"', "agent": of_agent and f'on_budget = "{of_agent}"'}
+    (home / "midwatch.toml").write_text(
+        f"detect_agents = false\n{lines['desk'] or ''}\n[agents.it]\nkind = 'demo'\n{lines['agent'] or ''}\n"
+    )
+    wish: Any = {"agent": "it", "route": route, "on_budget": wanted}
+    async with Runtime.open(home, channels={"there": RecordingChannel("there")}) as desk:
+        task = await desk.tasks.submit("x", **wish)
+        automation = await desk.automations.create("x", every="1h", **wish)
+        run = await desk.automations.run(automation.id)
+        goal = await desk.goals.create("x", max_steps=1, **wish)
+        (step,) = await until(lambda: desk.goals.steps(goal.id))
+        assert (task.on_budget, run.on_budget, step.on_budget) == (mode, mode, mode)
+        assert (await read_account(desk, goal.id)).on_budget == mode
+
+
 async def test_people_are_warned_once_at_four_fifths_of_each_limit(open_desk: Any) -> None:
     async with open_desk(it=ScriptedAgent(spend)) as desk:
         task = await wait(desk, await submit(desk, "go on 5", budget={"tokens": 5 * CALL, "steps": 50}))
