@@ -1,8 +1,9 @@
 """Run a desk that works on trees with budgets, in a process of its own, for tests that kill it.
 
 Run as a program: `python budget_desk.py FOLDER HOME [DB]`. The file FOLDER/trees has a line of JSON for each tree: its
-work and its limits. When FOLDER/go exists, the program submits each tree once. It exits when all of them have ended.
-Each call of a model writes a line to FOLDER/notes after it was reserved.
+work and its limits. The file FOLDER/day may have the budget of the day as JSON. When FOLDER/go exists, the program
+submits each tree once. It exits when all of them have ended. Each call of a model writes a line to FOLDER/notes after
+it was reserved.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from midwatch.domain.event import LlmRequest, LlmResponse
 
 CALL = 10
 """The tokens of each call of the model."""
+SLOTS = 8
 DAY: Any = {"tokens": 10**9}
-"""The budget of the day. It is not reached."""
+"""The budget of the day without the file `day`. It is not reached."""
 TERMS = AgentTerms(on_crash="rerun")
 
 
@@ -73,7 +75,8 @@ async def main(folder: Path, home: Path, db: str | None) -> None:
         return await work(turn, call)
 
     agents = {name: FunctionAgent(name, run, on_loop=True, terms=TERMS) for name in ("a", "b")}
-    settings = Settings(home=home, slots=8, detect_agents=False, db=db, shutdown_grace=0.0, day_budget=DAY)
+    day = json.loads((folder / "day").read_text()) if (folder / "day").exists() else DAY
+    settings = Settings(home=home, slots=SLOTS, detect_agents=False, db=db, shutdown_grace=0.0, day_budget=day)
     async with Runtime.open(settings=settings, agents=agents) as desk:
         (home / "ready").touch()
         while not (folder / "go").exists():

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from typing import Any
 from midwatch.stores.sqlite import SqliteStore
 
 CRASH_STATUS = 77
+
+FEWEST_WRITES = 8
+"""A scenario with fewer writes tests nothing."""
 
 Scenario = Callable[[Path, str], Awaitable[None]]
 
@@ -73,3 +78,19 @@ def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after:
             run_in_child(run_scenario, home, name, 0, after=False),
         ]
         print(json.dumps([crash_at, *codes]), flush=True)
+
+
+async def run_crashes(file: str, *arguments: str) -> list[int]:
+    """Run a test file as a program that crashes at every write, and return the numbers of the writes.
+
+    `arguments` are those of the program. It crashes in a process of its own, because only there it can fork. At each
+    number but the last the first child has died, and the second one has ended the work.
+    """
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    program = subprocess.Popen([sys.executable, file, *arguments], env=env, text=True, stdout=subprocess.PIPE)
+    out, _ = await asyncio.to_thread(program.communicate)
+    assert program.returncode == 0
+    deaths = [json.loads(line) for line in out.splitlines()]
+    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert len(deaths) > FEWEST_WRITES
+    return [crash_at for crash_at, *_ in deaths]

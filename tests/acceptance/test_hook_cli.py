@@ -14,12 +14,13 @@ import pytest
 
 from midwatch.cli.hook import BLOCKED
 from midwatch.client import Client
-from servers import Server, eventually, until
+from servers import PATIENCE, Server, eventually, until
 
 pytestmark = pytest.mark.slow
 
 CONFIG = """
 detect_agents = false
+shutdown_grace = 0
 default_agent = "coder"
 
 [agents.coder]
@@ -203,24 +204,28 @@ async def do_nothing(server: Server) -> None:
     """Let nobody answer."""
 
 
-@pytest.mark.parametrize(
-    "end", [lose_server, stop_server, restart_server, suspend_server, do_nothing], ids=lambda end: end.__name__
-)
+IN_VAIN: dict[Callable[[Server], Awaitable[None]], str] = {
+    lose_server: "1h", stop_server: "1h", restart_server: "1h", suspend_server: "20s", do_nothing: "20s",
+}  # fmt: skip
+"""How long the hook may wait. Only where it has to wait to the end, this is short; but it must be able to ask first."""
+
+
+@pytest.mark.parametrize(("end", "timeout"), IN_VAIN.items(), ids=[end.__name__ for end in IN_VAIN])
 async def test_a_hook_that_waits_in_vain_denies_in_time(
-    server: Server, tmp_path: Path, end: Callable[[Server], Awaitable[None]]
+    server: Server, tmp_path: Path, end: Callable[[Server], Awaitable[None]], timeout: str
 ) -> None:
     found = tmp_path / "environment.json"
     async with connect(server) as client:
         await client.submit(str(found), {"agent": "holder"})
         assert await eventually(found.exists)
-        hook = await start_hook(json.loads(found.read_text()), "--timeout", "6s")
+        hook = await start_hook(json.loads(found.read_text()), "--timeout", timeout)
         assert hook.stdin is not None
         hook.stdin.write(describe("Bash", command="make deploy").encode())
         hook.stdin.close()
         await until(client.approvals)
     try:
         await end(server)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             out, err = await hook.communicate()
     finally:
         if server.process is not None and server.process.poll() is None:
@@ -230,11 +235,12 @@ async def test_a_hook_that_waits_in_vain_denies_in_time(
         return  # the new server has ended all programs of the lost attempt: Claude Code, and with it the hook
     assert hook.returncode == BLOCKED, err
     assert b"so the tool is not run" in err and err.count(b"\n") == 1
+    assert (b"no decision within 20 s" in err) == (timeout == "20s")
 
 
 async def test_a_hook_without_a_call_denies_in_time(tmp_path: Path) -> None:
     hook = await start_hook({"MIDWATCH_HOME": str(tmp_path)}, "--timeout", "1s")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await hook.wait() == BLOCKED
     assert hook.stderr is not None and b"no decision within 1 s" in await hook.stderr.read()
 

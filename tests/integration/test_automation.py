@@ -11,7 +11,6 @@ A18 `test_a_message_interrupts_a_run_which_continues_afterwards`, `test_threads_
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import subprocess
@@ -26,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
+from crashing import crash_at_every_write, list_crash_cases, run_crashes
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -523,14 +522,8 @@ async def run_scenario(home: Path, name: str) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "when"), list_crash_cases(SCENARIOS))
 async def test_a_crash_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
-    child = program("die", str(tmp_path), name, when)
-    out, _ = await asyncio.to_thread(child.communicate)
-    assert child.returncode == 0
-    deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 8  # there are at least that many writes
     outcomes: Counter[str] = Counter()
-    for crash_at, *_ in deaths:
+    for crash_at in await run_crashes(__file__, "die", str(tmp_path), name, when):
         outcomes += await check_outcome(tmp_path / str(crash_at), name)
     if name == "fail":
         assert outcomes["lost"]  # otherwise no crash interrupted a run

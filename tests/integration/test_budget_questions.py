@@ -138,6 +138,39 @@ async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_o
             await desk.approvals.answer(question.id, "stop")
 
 
+# the setting of the desk, of the agent, and of the work itself; whether the work has a route; what it gets
+MODES: list[tuple[str | None, str | None, str | None, str | None, str]] = [
+    (None, None, None, "there", "ask"),
+    (None, None, None, None, "stop"),
+    ("ask", None, None, None, "ask"),
+    ("stop", None, None, "there", "stop"),
+    ("stop", "ask", None, None, "ask"),
+    ("ask", "stop", None, "there", "stop"),
+    ("ask", "stop", "ask", None, "ask"),
+    ("stop", "ask", "stop", "there", "stop"),
+]
+
+
+@pytest.mark.parametrize(("of_desk", "of_agent", "wanted", "route", "mode"), MODES)
+async def test_the_nearest_setting_says_what_happens_when_a_budget_is_spent(
+    home: Path, of_desk: str | None, of_agent: str | None, wanted: str | None, route: str | None, mode: str
+) -> None:
+    home.mkdir()
+    lines = {"desk": of_desk and f'on_budget = "{of_desk}"', "agent": of_agent and f'on_budget = "{of_agent}"'}
+    (home / "midwatch.toml").write_text(
+        f"detect_agents = false\n{lines['desk'] or ''}\n[agents.it]\nkind = 'demo'\n{lines['agent'] or ''}\n"
+    )
+    wish: Any = {"agent": "it", "route": route, "on_budget": wanted}
+    async with Runtime.open(home, channels={"there": RecordingChannel("there")}) as desk:
+        task = await desk.tasks.submit("x", **wish)
+        automation = await desk.automations.create("x", every="1h", **wish)
+        run = await desk.automations.run(automation.id)
+        goal = await desk.goals.create("x", max_steps=1, **wish)
+        (step,) = await until(lambda: desk.goals.steps(goal.id))
+        assert (task.on_budget, run.on_budget, step.on_budget) == (mode, mode, mode)
+        assert (await read_account(desk, goal.id)).on_budget == mode
+
+
 async def test_people_are_warned_once_at_four_fifths_of_each_limit(open_desk: Any) -> None:
     async with open_desk(it=ScriptedAgent(spend)) as desk:
         task = await wait(desk, await submit(desk, "go on 5", budget={"tokens": 5 * CALL, "steps": 50}))
@@ -424,20 +457,37 @@ async def test_a_handoff_expires_in_time_after_a_no(open_desk: Any, answer: str 
         assert (await wait(desk, task)).result == "HandoffOverdue"
 
 
-async def test_a_process_without_a_scheduler_keeps_to_deadlines_that_stand_still(home: Path) -> None:
+def note_checks(desk: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Handoff | None]]:
+    """Return what the store answers from now on when it is asked whether a handoff is due, by the id of the handoff."""
+    find_due, answers = desk.store.find_due_handoff, dict[str, list[Handoff | None]]()
+
+    async def find_and_note(handoff_id: str, now: int) -> Handoff | None:
+        answers.setdefault(handoff_id, []).append(due := await find_due(handoff_id, now))
+        return due
+
+    monkeypatch.setattr(desk.store, "find_due_handoff", find_and_note)
+    return answers
+
+
+async def test_a_process_without_a_scheduler_keeps_to_deadlines_that_stand_still(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock()
     async with open_home(home, clock=clock, role="run", **crew(1, timeout=0.2)) as desk:
         task = await submit(desk, "x", agent="lead")
         question = await find_question(desk)
+        answers = note_checks(desk, monkeypatch)
         await clock.advance(3600)
         (handoff,) = await wait_for_status(desk, "in_progress", 1)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(desk.handoffs.wait(handoff.id), 0.2)  # its first read finds that nothing is due
+        waiting = asyncio.create_task(desk.handoffs.wait(handoff.id))
+        await until(lambda: len(answers.get(handoff.id, ())) >= 3)  # two wait for the handoff, so one has asked again
+        assert set(answers[handoff.id]) == {None} and not waiting.done()
         assert await read_delays(desk, "in_progress", 1) == [0]
         await desk.approvals.answer(question.id, "stop")
         assert await read_delays(desk, "in_progress", 1) == [3600]
         await clock.advance(1)
-        await wait_for_status(desk, "expired", 1)
+        with pytest.raises(HandoffOverdue):
+            await asyncio.wait_for(waiting, 60)
         assert (await wait(desk, task)).result == "HandoffOverdue"
 
 
@@ -458,7 +508,9 @@ async def test_a_retry_with_a_larger_budget_ends_the_question(open_desk: Any) ->
         assert await read_delays(desk, "completed", 1) == [3600]
 
 
-async def test_a_handoff_is_prepared_while_its_deadline_stands_still(home: Path) -> None:
+async def test_a_handoff_is_prepared_while_its_deadline_stands_still(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, clock = asyncio.Event(), FakeClock()
 
     async def hang(handoff: Handoff) -> None:
@@ -473,10 +525,12 @@ async def test_a_handoff_is_prepared_while_its_deadline_stands_still(home: Path)
         )
         preparing = asyncio.create_task(desk.handoffs.handoff(options))
         await begun.wait()
+        (handoff,) = await wait_for_status(desk, "accepted", 1)
+        answers = note_checks(desk, monkeypatch)
         await clock.advance(60)
-        await asyncio.wait({preparing}, timeout=0.5)
+        await until(lambda: len(answers.get(handoff.id, ())) >= 2)  # only what prepares the handoff asks
+        assert set(answers[handoff.id]) == {None} and not preparing.done()
         assert await read_delays(desk, "accepted", 1) == [0]
-        assert not preparing.done()
         await desk.approvals.answer(question.id, "stop")
         assert await read_delays(desk, "accepted", 1) == [60]
         await clock.advance(1)

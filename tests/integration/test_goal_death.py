@@ -5,9 +5,6 @@ doubled.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
+from crashing import crash_at_every_write, list_crash_cases, run_crashes
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
@@ -74,15 +71,7 @@ async def run_scenario(home: Path, name: str) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "when"), list_crash_cases(SCENARIOS))
 async def test_a_crash_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
-    argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)
-    out, _ = await asyncio.to_thread(child.communicate)
-    assert child.returncode == 0
-    deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 8  # there are at least that many writes
-    for crash_at, *_ in deaths:
+    for crash_at in await run_crashes(__file__, str(tmp_path), name, when):
         await check_outcome(tmp_path / str(crash_at), name)
 
 

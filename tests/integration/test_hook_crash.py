@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crashing import CRASH_STATUS, crash_at_every_write
+from crashing import crash_at_every_write, run_crashes
 from fakes import script
 from fakes.model_server import Model, serve
 from midwatch import Hook, HookDecision, HookMeta, Runtime, Settings
@@ -77,16 +76,9 @@ async def fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Model]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", PROMPTS)
 async def test_what_hooks_decide_holds_after_a_crash_at_any_write(tmp_path: Path, fake: Model, name: str) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    argv = [sys.executable, str(Path(__file__)), str(tmp_path), name]
-    child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)
-    out, _ = await asyncio.to_thread(child.communicate)
-    assert child.returncode == 0
-    deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 5
+    crashes = await run_crashes(__file__, str(tmp_path), name)
     assert SECRET not in json.dumps(fake.requests), "the model got what a hook withholds"
-    for crash_at, *_ in deaths:
+    for crash_at in crashes:
         await check_outcome(tmp_path / str(crash_at), name)
 
 

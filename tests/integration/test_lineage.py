@@ -224,7 +224,7 @@ class NoRisk:
         return HookDecision.deny("too risky") if call["command"] == "rm x" else HookDecision()
 
 
-async def emit_all(turn: Turn) -> None:
+async def emit_all(turn: Turn) -> str:
     """Do everything that writes events of its own."""
     for command in ("git push", "rm x"):
         assert not (await turn.ask(Question(text="May I?", kind="execute", command=command))).granted
@@ -238,6 +238,7 @@ async def emit_all(turn: Turn) -> None:
     for _ in range(3):
         await turn.emit(LlmRequest(model="m", messages_count=1))
         await turn.emit(LlmResponse(model="m", usage={"input_tokens": 90}))
+    return "done"
 
 
 class Refuser(ScriptedAgent):
@@ -252,13 +253,38 @@ class Refuser(ScriptedAgent):
         raise AgentError("not me.")
 
 
+async def fail(turn: Turn) -> str:
+    raise AgentError("it is broken.")
+
+
+async def answer(turn: Turn) -> str:
+    return "answered"
+
+
+def make_crew(begin: Callable[[Turn], Any], held: asyncio.Event) -> dict[str, ScriptedAgent]:
+    """Return agents of which one begins, and the others do everything that writes events."""
+
+    async def hold(turn: Turn) -> str:
+        held.set()
+        return await turn.receive()
+
+    work: dict[str, tuple[Callable[[Turn], Any], AgentTerms]] = {
+        "lead": (begin, AgentTerms(submits=True)), "held": (hold, AgentTerms(on_crash="fail")),
+        "slow": (hold, AgentTerms()), "noisy": (emit_all, AgentTerms()), "plain": (answer, AgentTerms()),
+        "spender": (emit_all, AgentTerms(budget={"tokens": 100}, on_budget="stop")),
+        "broken": (fail, AgentTerms(max_attempts=1)),
+    }  # fmt: skip
+    agents = {name: ScriptedAgent(call, terms=terms) for name, (call, terms) in work.items()}
+    return {**agents, "refuser": Refuser(emit_all)}
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_every_kind_of_event_in_a_tree_has_the_fields(
     kind: str, request: pytest.FixtureRequest, home: Path
 ) -> None:
     held = asyncio.Event()
 
-    async def lead(turn: Turn) -> str:
+    async def begin(turn: Turn) -> str:
         own = await desk.store.get_task(turn.task_id)
         if own is None or own.cause == "result":
             return "woken"
@@ -270,36 +296,13 @@ async def test_every_kind_of_event_in_a_tree_has_the_fields(
                 await turn.delegate(name, "work", timeout=timeout)
         return "begun"
 
-    async def hold(turn: Turn) -> str:
-        held.set()
-        return await turn.receive()
-
-    async def noisy(turn: Turn) -> str:
-        await emit_all(turn)
-        return "done"
-
-    async def fail(turn: Turn) -> str:
-        raise AgentError("it is broken.")
-
-    async def answer(turn: Turn) -> str:
-        return "answered"
-
-    work: dict[str, Callable[[Turn], Any]] = {
-        "lead": lead, "noisy": noisy, "held": hold, "spender": noisy, "broken": fail, "slow": hold, "plain": answer,
-    }  # fmt: skip
-    terms = {
-        "lead": AgentTerms(submits=True), "spender": AgentTerms(budget={"tokens": 100}, on_budget="stop"),
-        "held": AgentTerms(on_crash="fail"), "broken": AgentTerms(max_attempts=1),
-    }  # fmt: skip
-    agents = {name: ScriptedAgent(call, terms=terms.get(name, AgentTerms())) for name, call in work.items()}
-    agents["refuser"] = Refuser(noisy)
     settings = Settings.load(
         home, db=request.getfixturevalue("database") if kind == "postgres" else None, detect_agents=False,
         approvals=DENY, shutdown_grace=0,
     )  # fmt: skip
     channels = {"there": RecordingChannel("there")}
     async with (
-        Runtime.open(settings=settings, agents=agents, channels=channels, hooks=[NoRisk()]) as desk,
+        Runtime.open(settings=settings, agents=make_crew(begin, held), channels=channels, hooks=[NoRisk()]) as desk,
         asyncio.timeout(60),
     ):
         root = await desk.tasks.submit("begin", agent="lead", route="there", session_key="chat:1", actor="ann")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from functools import partial
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
+from crashing import crash_at_every_write, list_crash_cases, run_crashes
 from fakes.model_server import Model, serve
 from midwatch import HandoffOptions, HandoffTask, Runtime, Settings, Task, Turn
 from midwatch.agents.function import FunctionAgent
@@ -265,15 +263,7 @@ async def run_scenario(home: Path, name: str) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "when"), list_crash_cases(["wake", "context"]))
 async def test_a_crash_at_any_write_gives_each_result_once(tmp_path: Path, name: str, when: str) -> None:
-    argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)
-    out, _ = await asyncio.to_thread(child.communicate)
-    assert child.returncode == 0
-    deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 5
-    for crash_at, *_ in deaths:
+    for crash_at in await run_crashes(__file__, str(tmp_path), name, when):
         await check_outcome(tmp_path / str(crash_at), name)
 
 
