@@ -7,6 +7,7 @@ import secrets
 import time
 from functools import cached_property
 
+from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain import task as steps
 from midwatch.domain.changes import Changes, Fence
@@ -29,6 +30,8 @@ PRUNE_STEP = 200
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
 PRUNE_PAGE = 20
 """Number of tasks that pruning removes before it checks how much of its time is used."""
+LONGEST_DAY = 2 * 86400 * SECOND
+"""The account of a day is kept this much longer than tasks: then the day is over on every host, in every time zone."""
 
 
 def submit(
@@ -270,6 +273,6 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
         account.prune(tx, {name for task_id, _, *others in rows for name in (task_id, *others) if name})
         removed += len(page)
     if not ids:
-        tx.run("account.prune_days", {"before": before})
+        tx.run("account.prune_days", {"before": before - LONGEST_DAY})
         usage.prune(tx)
     return removed
