@@ -19,10 +19,12 @@ from fakes.model_server import Model, serve
 from midwatch import HandoffOptions, HandoffTask, Runtime, Settings, Task, Turn
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import AgentError, InvalidInput
+from midwatch.domain.agent import Conversation
 from midwatch.domain.context_item import HEAD
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.identity import Actor
+from midwatch.domain.session import Session
 from midwatch.domain.task import TaskFilter
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import ScriptedAgent
@@ -192,6 +194,31 @@ async def test_agents_of_other_kinds_get_results_before_the_prompt(home: Path) -
     assert prompts[1].startswith(HEAD)
     assert "> seven\n\nThe message to answer:\nnext" in prompts[1]
     assert prompts[2] == "last"
+
+
+async def test_a_turn_whose_agent_cannot_be_opened_takes_no_result(home: Path) -> None:
+    async def lead(prompt: str, turn: Turn) -> str:
+        if prompt == "begin":
+            await turn.delegate("worker", "count", wait=False)
+        return prompt
+
+    class Boss(FunctionAgent):
+        async def open(self, session: Session) -> Conversation:
+            if broken:
+                raise AgentError("not signed in.")
+            return await super().open(session)
+
+    broken: list[str] = []
+    agents: dict[str, Any] = {
+        "boss": Boss("boss", lead, on_loop=True), "worker": FunctionAgent("worker", lambda prompt: "seven"),
+    }  # fmt: skip
+    async with Runtime.open(home, agents=agents) as desk:
+        await say(desk, "begin")
+        await wait_for_end(desk, await find_child(desk))
+        broken.append("yes")
+        assert (await say(desk, "next")).error == "not signed in."
+        broken.clear()
+        assert "> seven" in ((await say(desk, "last")).result or "")
 
 
 async def test_a_handoff_that_an_agent_requests_returns_to_it(home: Path) -> None:
