@@ -262,6 +262,21 @@ async def test_pruning_loses_no_result_that_a_conversation_waits_for(store: Stor
     assert await store.list_context_items(KEY, following.id) == []
 
 
+async def test_pruning_keeps_the_results_of_an_open_task(store: Store) -> None:
+    starter = await submit_and_claim(store)
+    taken, left = [await start_child(store, starter) for _ in range(2)]
+    await finish(store, taken)
+    await take(store, starter, await store.list_context_items(starter.session_key))
+    await finish(store, left)
+    await prune(store)
+    assert [task.id for task in await store.list_tasks(TaskFilter())] == [starter.id]
+    items = await store.list_context_items(starter.session_key, starter.id)
+    assert [item.from_task for item in items] == [taken.id, left.id], "its next attempt needs both"
+    await finish(store, starter)
+    await prune(store)
+    assert await store.list_context_items(starter.session_key, starter.id) == []
+
+
 async def prune(store: Store) -> None:
     while await store.prune_tasks(CLOCK.now() + 1, 0):
         pass

@@ -266,7 +266,7 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
     deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
-        for part in ("steps", "steers", "results", "taken", "deliveries", "approvals"):
+        for part in ("steps", "steers", "results", "waiting", "taken", "deliveries", "approvals"):
             tx.run_many(f"task.prune_{part}", [{"id": task_id} for task_id in page])
         rows = list(tx.rows("task.prune", {"ids": dumps(page)}))
         tx.moves += [Move(task_id, status, None) for task_id, status, _, _ in rows]
