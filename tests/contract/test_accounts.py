@@ -146,10 +146,24 @@ async def test_accounts_are_removed_with_the_last_of_their_tasks(store: Store) -
     assert await store.read_accounts([task.id]) == []
     day = Day("day:1", {"tokens": 1}, UsageQuery(since=0, until=SECOND))
     await store.open_days([day], now)
-    await store.prune_tasks(now, 100)
-    assert await store.read_accounts(["day:1"])
-    await store.prune_tasks(now + 1, 100)
+    await store.prune_tasks(now + 26 * 3600 * SECOND, 100)
+    assert await store.read_accounts(["day:1"]), "the day is not over in every time zone"
+    await store.prune_tasks(now + 49 * 3600 * SECOND, 100)
     assert await store.read_accounts(["day:1"]) == []
+
+
+async def test_the_own_account_of_a_task_is_kept_for_its_retries(store: Store) -> None:
+    task = await open_account(store, tokens=100)
+    child = await submit_and_claim(store, account_id=task.id, budget={"tokens": 3})
+    now = CLOCK.now()
+    await store.apply(end(child, now, outcome="error")[1])
+    retry = await submit_and_claim(store, account_id=task.id, budget={"tokens": 3}, retry_of=child.id)
+    assert await store.prune_tasks(now + 1, 100) == 1
+    assert await store.get_task(child.id) is None
+    assert (await read(store, child.id)).limits == {"tokens": 3}
+    await store.apply(end(retry, now, outcome="ok")[1])
+    assert await store.prune_tasks(now + 1, 100) == 1
+    assert await store.read_accounts([child.id]) == []
 
 
 async def test_an_automation_keeps_its_account_until_it_is_removed(store: Store) -> None:

@@ -155,6 +155,24 @@ async def test_a_turn_of_many_results_is_followed_by_another(store: Store) -> No
     assert len(await list_wakes(store)) == 2
 
 
+async def test_a_turn_that_fails_before_it_takes_a_result_begins_no_other(store: Store) -> None:
+    starter = await submit_and_claim(store, session_key=KEY)
+    children = [await start_child(store, starter, wake=True) for _ in range(MOST_TAKEN + 2)]
+    await finish(store, starter)
+    await finish(store, children[0])
+    (refused,) = await claim_tasks(store)
+    await finish(store, refused, "budget")
+    assert len(await list_wakes(store)) == 1, "the result waits"
+    for child in children[1:]:
+        await finish(store, child)
+    (later,) = await claim_tasks(store)
+    items = await store.list_context_items(KEY)
+    assert [item.from_task for item in items] == [child.id for child in children[:MOST_TAKEN]]
+    await take(store, later, items)
+    await finish(store, later, "error")
+    assert len(await list_wakes(store)) == 3, "it took some, so the rest begins a turn"
+
+
 async def test_a_private_session_wakes_and_closed_or_cancelled_work_does_not(store: Store) -> None:
     alone = await submit_and_claim(store)
     child = await start_child(store, alone, wake=True)
@@ -242,6 +260,21 @@ async def test_pruning_loses_no_result_that_a_conversation_waits_for(store: Stor
     assert [own.id for own in await store.list_context_items(KEY, following.id)] == [item.id]
     await prune(store)
     assert await store.list_context_items(KEY, following.id) == []
+
+
+async def test_pruning_keeps_the_results_of_an_open_task(store: Store) -> None:
+    starter = await submit_and_claim(store)
+    taken, left = [await start_child(store, starter) for _ in range(2)]
+    await finish(store, taken)
+    await take(store, starter, await store.list_context_items(starter.session_key))
+    await finish(store, left)
+    await prune(store)
+    assert [task.id for task in await store.list_tasks(TaskFilter())] == [starter.id]
+    items = await store.list_context_items(starter.session_key, starter.id)
+    assert [item.from_task for item in items] == [taken.id, left.id], "its next attempt needs both"
+    await finish(store, starter)
+    await prune(store)
+    assert await store.list_context_items(starter.session_key, starter.id) == []
 
 
 async def prune(store: Store) -> None:

@@ -21,6 +21,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import Approval
 from midwatch.domain.event import Event, EventFilter, LlmRequest, LlmResponse
 from midwatch.domain.handoff import Handoff, HandoffTask
+from midwatch.domain.identity import Actor
 from midwatch.services.handoffs import HandoffOptions
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
 from servers import until
@@ -427,6 +428,29 @@ async def test_deadlines_stand_still_while_parallel_work_waits_for_one_answer(op
         assert await read_delays(desk, "in_progress", 2) == [4200] * 2
         await desk.tasks.cancel(task.id)
         await wait(desk, task)
+
+
+async def test_a_shutdown_before_the_agent_begins_loses_no_task(open_desk: Any) -> None:
+    began: list[bool] = []
+
+    async def work(prompt: str, turn: Turn) -> str:
+        began.append(turn.resumed)
+        return "did it"
+
+    agents = {
+        "lead": ScriptedAgent(spend, terms=AgentTerms(submits=True)),
+        "it": FunctionAgent("it", work, on_loop=True, terms=AgentTerms(on_crash="fail")),
+    }
+    async with open_desk(**agents) as desk:
+        first = await wait(desk, await submit(desk, "go on 4", agent="lead", actor="ann"))
+        task = await desk.tasks.submit("more", agent="it", actor=Actor("ann", "attempt", "attempt", task=first))
+        await find_question(desk)
+    async with open_desk(**agents) as desk:
+        question = await find_question(desk)
+        assert not began
+        await desk.approvals.answer(question.id, "raise by 100 %")
+        ended = await wait(desk, task)
+        assert (ended.result, ended.attempt, ended.interruptions, began) == ("did it", 2, 0, [False])
 
 
 @pytest.mark.parametrize("answer", ["stop", None])

@@ -17,10 +17,13 @@ from fakes.model_server import Model, serve
 from midwatch import HandoffOptions, HandoffTask, Runtime, Settings, Task, Turn
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import AgentError, HandoffRefused, InvalidInput
+from midwatch.domain.agent import Conversation
 from midwatch.domain.context_item import HEAD
 from midwatch.domain.event import Event, EventFilter
+from midwatch.domain.handoff import Handoff
 from midwatch.domain.identity import Actor
+from midwatch.domain.session import Session
 from midwatch.domain.task import TaskFilter
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import ScriptedAgent
@@ -192,6 +195,31 @@ async def test_agents_of_other_kinds_get_results_before_the_prompt(home: Path) -
     assert prompts[2] == "last"
 
 
+async def test_a_turn_whose_agent_cannot_be_opened_takes_no_result(home: Path) -> None:
+    async def lead(prompt: str, turn: Turn) -> str:
+        if prompt == "begin":
+            await turn.delegate("worker", "count", wait=False)
+        return prompt
+
+    class Boss(FunctionAgent):
+        async def open(self, session: Session) -> Conversation:
+            if broken:
+                raise AgentError("not signed in.")
+            return await super().open(session)
+
+    broken: list[str] = []
+    agents: dict[str, Any] = {
+        "boss": Boss("boss", lead, on_loop=True), "worker": FunctionAgent("worker", lambda prompt: "seven"),
+    }  # fmt: skip
+    async with Runtime.open(home, agents=agents) as desk:
+        await say(desk, "begin")
+        await wait_for_end(desk, await find_child(desk))
+        broken.append("yes")
+        assert (await say(desk, "next")).error == "not signed in."
+        broken.clear()
+        assert "> seven" in ((await say(desk, "last")).result or "")
+
+
 async def test_a_handoff_that_an_agent_requests_returns_to_it(home: Path) -> None:
     async def lead(prompt: str, turn: Any) -> str:
         if prompt == "begin":
@@ -211,6 +239,34 @@ async def test_a_handoff_that_an_agent_requests_returns_to_it(home: Path) -> Non
         first = await say(desk, "begin")
         (wake,) = await until(partial(list_wakes_of, desk, first))
         assert "> seven" in ((await wait_for_end(desk, wake)).result or "")
+
+
+async def test_a_handoff_that_was_refused_returns_its_result_after_a_retry(home: Path) -> None:
+    class Shy(FunctionAgent):
+        def can_handle(self, work: HandoffTask) -> bool:
+            return True
+
+        async def accept(self, handoff: Handoff) -> None:
+            if refuses:
+                raise ValueError("busy")
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        if prompt == "begin":
+            with pytest.raises(HandoffRefused):
+                await turn.delegate("worker", "count", wait=False)
+        return prompt
+
+    refuses = ["yes"]
+    agents: dict[str, Any] = {
+        "boss": FunctionAgent("boss", lead, on_loop=True), "worker": Shy("worker", lambda prompt: "seven"),
+    }  # fmt: skip
+    async with Runtime.open(home, agents=agents) as desk:
+        await say(desk, "begin")
+        (refused,) = await desk.handoffs.list()
+        refuses.clear()
+        await desk.handoffs.retry(refused.id, actor="ann")
+        await wait_for_end(desk, await find_child(desk))
+        assert "> seven" in ((await say(desk, "next")).result or "")
 
 
 async def test_a_person_cannot_be_woken(home: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from midwatch.base.errors import BadConfig, StoreUnavailable
+from midwatch.base.errors import BadConfig
 from midwatch.desk.config import Settings
 from midwatch.domain.event import KINDS, Event, Gap, TaskProgress, event
 from midwatch.domain.event.severity import EXCEPTIONS, OF_KIND, SEVERITIES, severity_of
 from midwatch.live.event_logs import EventLogOptions, EventLogWriter
+from midwatch.live.subscriptions import TryAgain
 
 
 def make(kind: str, seq: int = 1, **payload: Any) -> Event:
@@ -127,7 +128,7 @@ async def test_a_file_that_cannot_be_written_is_tried_again(tmp_path: Path) -> N
         lambda: ((place / "a.jsonl").unlink(), (place / "a.jsonl").symlink_to(tmp_path / "elsewhere")),
         lambda: (place / "a.jsonl").unlink(),
     ):
-        with pytest.raises(StoreUnavailable, match=r"a\.jsonl cannot be written: .*; make space"):
+        with pytest.raises(TryAgain, match=r"a\.jsonl cannot be written: .*; make space"):
             await writer.write(make_many(1, 1))
         block()
     await writer.write(make_many(1, 1))
@@ -142,7 +143,7 @@ async def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_pa
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 300, hard))  # a part of the batch can be written
     try:
-        with pytest.raises(StoreUnavailable, match="File too large"):
+        with pytest.raises(TryAgain, match="File too large"):
             await writer.write(make_many(3, 12))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from midwatch.base.errors import InvalidInput, StoreUnavailable
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import Event, EventFilter, LoopError, MessageDelta, TaskProgress, event
 from midwatch.live.bus import Bus
-from midwatch.live.subscriptions import Subscriptions
+from midwatch.live.subscriptions import Subscriptions, TryAgain, try_again
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
 from records import CLOCK
@@ -152,13 +153,14 @@ async def test_an_unhandled_event_is_delivered_again_after_a_crash(tmp_path: Pat
     await place.close()
 
 
-async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) -> None:
+async def test_a_handler_of_midwatch_without_a_store_gets_the_event_again(tmp_path: Path) -> None:
     place = await open_place(tmp_path / "midwatch.db", pause_seconds=0.01)
     refusals = ["no", "no"]
 
     def refuse(_: Event) -> None:
         if refusals:
-            raise StoreUnavailable(refusals.pop())
+            with try_again():
+                raise StoreUnavailable(refusals.pop())
 
     handler = RecordingHandler(refuse)
     subscription = await place.subscriptions.add("mine", handler)
@@ -245,14 +247,23 @@ async def await_cancelled(_: Event) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
 @pytest.mark.parametrize(
-    "problem", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, Harsh, StopAsyncIteration]
+    "problem",
+    [
+        asyncio.CancelledError,
+        SystemExit,
+        KeyboardInterrupt,
+        GeneratorExit,
+        Harsh,
+        StopAsyncIteration,
+        partial(StoreUnavailable, "no"),
+    ],
 )
 async def test_whatever_a_handler_raises_the_next_event_is_delivered(
-    place: Place, caplog: pytest.LogCaptureFixture, problem: type[BaseException], options: dict[str, Any]
+    place: Place, caplog: pytest.LogCaptureFixture, problem: Callable[[], BaseException], options: dict[str, Any]
 ) -> None:
     def refuse(event: Event) -> None:
         if event.payload["text"] in ("1", "2"):
-            raise problem
+            raise problem()
 
     handler = RecordingHandler(refuse)
     subscription = await place.subscriptions.add("mine", handler, **options)
@@ -394,7 +405,7 @@ async def test_batches_are_passed_again_while_the_handler_has_no_store(tmp_path:
     async def collect(events: Sequence[Event]) -> None:
         batches.append([event.payload["text"] for event in events])
         if len(batches) < 3:
-            raise StoreUnavailable("no")
+            raise TryAgain("no")
 
     subscription = await place.subscriptions.add("mine", collect, durable=True, batches=True)
     await place.write("1", "2", "3")

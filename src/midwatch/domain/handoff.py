@@ -18,6 +18,7 @@ from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import HandoffError, HandoffLimit, HandoffOverdue, HandoffRefused, InvalidInput
 from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
+from midwatch.domain.context_item import Returns
 from midwatch.domain.event import Event, Payload, event, records
 from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
@@ -143,6 +144,8 @@ class Handoff(JsonRecord):
     """The path from the first work to the task that handed the work over; see `midwatch.domain.lineage`."""
     awaited: Hidden[bool] = False
     """Whether the source waits for the answer; the handoff is cancelled if the source ends first."""
+    returns: Hidden[Returns | None] = None
+    """How the result returns to the agent of the source, if it does not wait; None if it does not return."""
     timeout: float = TIMEOUT_SECONDS
     deadline_at: int = 0
     retry_count: int = 0

@@ -18,10 +18,10 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from pathlib import Path
 
-from midwatch.base.errors import StoreUnavailable
 from midwatch.base.threads import in_thread
 from midwatch.domain.event import Event
 from midwatch.domain.event.severity import Severity, list_from, severity_of
+from midwatch.live.subscriptions import TryAgain
 
 FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 PIECE = 65536
@@ -53,7 +53,7 @@ class EventLogWriter:
         self._severities = list_from(options.severity)
 
     async def write(self, events: Sequence[Event]) -> None:
-        """Write those of the events that belong into the log. Raise StoreUnavailable if the file cannot be written."""
+        """Write those of the events that belong into the log. Raise TryAgain if the file cannot be written."""
         if chosen := [event for event in events if self.wants(event)]:
             await in_thread(partial(self._write_lines, chosen))
 
@@ -81,7 +81,7 @@ class EventLogWriter:
                 del lines[:count]
         except OSError as problem:
             why = problem.strerror or str(problem)
-            raise StoreUnavailable(
+            raise TryAgain(
                 f"the event log {self._path} cannot be written: {why}; make space, or correct its rights."
             ) from problem
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from contextvars import ContextVar
 from math import inf
 from typing import Any, NamedTuple
@@ -44,6 +44,22 @@ DONE = "once:{}"
 
 _current: ContextVar[Subscription | None] = ContextVar("subscription", default=None)
 """The subscription that the running code belongs to: its handler, and asyncio tasks that the handler has started."""
+
+
+class TryAgain(Exception):
+    """Raised by a handler of midwatch itself, so that it gets the same events again after a pause.
+
+    What the handler needs cannot be used now: the database, or the file of an event log.
+    """
+
+
+@contextmanager
+def try_again() -> Iterator[None]:
+    """Raise TryAgain if the database cannot be used in the `with` block."""
+    try:
+        yield
+    except StoreUnavailable as problem:
+        raise TryAgain(str(problem)) from problem
 
 
 class _Place(NamedTuple):
@@ -160,15 +176,15 @@ class Subscription:
     async def call_handler(self, events: Sequence[Event]) -> None:
         """Call the handler with one event, or with all events of a batch. Its errors are counted and logged.
 
-        Only two things are raised: StoreUnavailable, after which the same events are passed again, and the cancellation
-        of the subscription.
+        Only two things are raised: TryAgain, after which the same events are passed again, and the cancellation of the
+        subscription.
         """
         self.running = True
         try:
             with self._contain_exit:
                 await self._limit.call(self._handler, events if self._options.batches else events[0])
             self.handled += len(events)
-        except StoreUnavailable:
+        except TryAgain:
             raise
         except BaseException as problem:
             task = self.task
@@ -238,13 +254,13 @@ class _Following(Subscription):
                         return False
             await self.save()
             return True
-        except StoreError as problem:
+        except (StoreError, TryAgain) as problem:
             self._report_wait(problem)
         except Exception:
             log.exception("subscription %s failed and starts again", self.name)
         return False
 
-    def _report_wait(self, problem: StoreError) -> None:
+    def _report_wait(self, problem: Exception) -> None:
         now = self._clock.monotonic()
         if now - self._reminded_at >= REMIND_SECONDS:
             self._reminded_at = now
@@ -355,7 +371,7 @@ class _Tapping(Subscription):
                 event = self._queue.popleft()
                 if self._options.once and event.kind == "gap":
                     continue
-                with suppress(StoreUnavailable):
+                with suppress(TryAgain):
                     await self.call_handler((event,))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.task import Task, TaskStore
-from midwatch.live.subscriptions import Subscriptions
+from midwatch.live.subscriptions import Subscriptions, try_again
 
 EndFunction = Callable[[Task], Awaitable[object]]
 
@@ -33,7 +33,8 @@ class TaskEnds:
         """
 
         async def call_function(ended: Event) -> None:
-            task = await self._store.get_task(ended.task_id) if ended.task_id else None
+            with try_again():
+                task = await self._store.get_task(ended.task_id) if ended.task_id else None
             if task is not None:
                 await function(task)
 

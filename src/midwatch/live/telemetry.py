@@ -22,6 +22,7 @@ from midwatch.base.trace import Trace, parse_trace
 from midwatch.domain.event import Event, EventFilter, call_of
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.live.subscriptions import try_again
 
 log = logging.getLogger("midwatch.telemetry")
 
@@ -172,12 +173,14 @@ class Workflows:
     async def record(self, ended: Event) -> None:
         """Write the span of the goal, or of the task with children, that has ended with the event `ended`."""
         if ended.kind != "task_finished":
-            goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
+            with try_again():
+                goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
             if goal is not None:
                 error = None if ended.kind == "goal_completed" else "timeout"
                 self._telemetry.workflow(goal.id, "goal", goal.created_at, ended.time, goal=goal.id, error=error)
             return
-        kin = await self._store.list_related_tasks(ended.task_id or "")
+        with try_again():
+            kin = await self._store.list_related_tasks(ended.task_id or "")
         root = next((task for task in kin if task.id == ended.task_id), None)
         if root is not None and any(task.parent_id is not None for task in kin):
             error = None if root.status == "done" else root.outcome

@@ -333,11 +333,12 @@ class Run:
         if self.reason == "hook":
             return TaskStep(*end(task, now, outcome="error", error=self._stopped_by, usage=usage))
         if self.reason in ("yield", "shutdown") and not done:
-            if task.on_crash == "fail":
+            agent_began = self.conversation is not None
+            if task.on_crash == "fail" and agent_began:
                 why = f"midwatch was stopped during the task; half-done work is not repeated. ({self.reason})"
                 return TaskStep(*end(task, now, outcome="lost", error=why, usage=usage))
             interrupted = TaskInterrupted(reason=self.reason)
-            return requeue(task, interrupted, now, interruptions=task.interruptions + 1, usage=usage)
+            return requeue(task, interrupted, now, interruptions=task.interruptions + agent_began, usage=usage)
         if outcome.limit is not None:
             return park(task, outcome.limit, now, usage)
         if outcome.transient and task.failures + 1 < task.max_attempts:

@@ -209,9 +209,9 @@ class Worker:
             permit = await turn.spending.admit()
             if permit.action != "go_on":
                 return TurnOutcome("budget", error=permit.reason)
-            if not getattr(agent, "takes_results", False):
-                await turn.add_results()
             run.conversation = await self.conversations.take(agent, session, turn)
+            if not getattr(agent, "takes_results", False):
+                await turn.add_results()  # last, so that a turn that cannot begin leaves them to another turn
             if task.route is None:
                 return await self._take_turn(run, turn)
             async with self._notifications.typing(task.route):

@@ -272,7 +272,7 @@ class Handoffs:
             source_task=source.id if source else None, root_id=root, once=options.once, creator=options.actor,
             parent_turn_id=latest_turn(source) if source else None,
             trace_path=(source.trace_path or source.id) if source else None,
-            awaited=options.awaited or options.wait or options.form == "transfer",
+            awaited=options.awaited or options.wait or options.form == "transfer", returns=options.returns,
             owner=self._owner, retry_of=options.retry_of, timeout=self._get_timeout(options),
             deadline_at=now + int(self._get_timeout(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
@@ -443,7 +443,7 @@ class Handoffs:
             timeout_seconds=terms.timeout_seconds, on_crash=terms.on_crash,
             max_attempts=min(handoff.max_retries + 1, terms.max_attempts), root_id=handoff.root_id,
             parent_id=handoff.source_task, internal_key=f"handoff:{handoff.id}", submitter=self._owner,
-            source=options.form, returns_to=handoff.source_task if options.returns else None, returns=options.returns,
+            source=options.form, returns_to=handoff.source_task if handoff.returns else None, returns=handoff.returns,
             budget=Budget.from_record(terms.budget).data(),
             on_budget=terms.on_budget or (source.on_budget if source else "stop"),
             approvals=await inherit_rules(self._store, source) if source else None,
@@ -566,8 +566,7 @@ class Handoffs:
         options = HandoffOptions(
             task=old.work, from_agent=old.from_agent, to=old.to_agent or None, context=old.surroundings,
             timeout=old.timeout, max_retries=old.max_retries, wait=False, source_task=old.source_task,
-            retry_of=old.id, once=once, actor=actor, workdir=before.workdir if before else None,
-            returns=before.returns if before else None,
+            retry_of=old.id, once=once, actor=actor, workdir=before.workdir if before else None, returns=old.returns,
         )  # fmt: skip
         return await self.handoff(options)
 

@@ -44,6 +44,7 @@ UNION ALL SELECT {task} FROM (
 DELETE FROM accounts WHERE id IN {list:ids}
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = accounts.id)
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.account_id = accounts.id)
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.retry_of = accounts.id)
   AND NOT EXISTS (SELECT 1 FROM automations WHERE automations.account_id = accounts.id)
   AND NOT EXISTS (SELECT 1 FROM goals WHERE goals.id = accounts.id)
 

@@ -95,9 +95,21 @@ DELETE FROM steps WHERE task_id = :id AND EXISTS (
 -- prune_steers: the messages to turns of an ended task
 DELETE FROM steers WHERE task_id = :id
 
--- prune_results: the result of an ended task, unless it waits for the next message of a conversation
+-- prune_results: the result of an ended task, unless it waits for a turn, or the open task that took it needs it again
 DELETE FROM context_items
-WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3) AND (status = 'taken' OR substr(session_key, 1, 3) = 'bg:')
+WHERE id = 'c_' || substr(CAST(:id AS TEXT), 3) AND CASE status
+  WHEN 'taken' THEN NOT EXISTS (SELECT 1 FROM tasks WHERE id = taken_by AND completed_at IS NULL)
+  ELSE substr(session_key, 1, 3) = 'bg:' AND NOT EXISTS (
+    SELECT 1 FROM tasks WHERE tasks.session_key = context_items.session_key AND completed_at IS NULL
+  )
+END
+
+-- prune_waiting: what waits in a private session for an ended task from tasks that were pruned before
+DELETE FROM context_items
+WHERE status = 'queued'
+  AND session_key = (SELECT session_key FROM tasks WHERE id = :id AND substr(session_key, 1, 3) = 'bg:')
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE id = context_items.from_task)
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_key = context_items.session_key AND completed_at IS NULL)
 
 -- prune_taken: what an ended task took from tasks that were pruned before
 DELETE FROM context_items

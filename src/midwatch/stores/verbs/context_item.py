@@ -52,13 +52,20 @@ def wake_for_arrival(tx: Tx, item: ContextItem) -> Changes:
 
 
 def wake_after(tx: Tx, task_id: str, now: int) -> Changes:
-    """Return the step that begins a turn for the items that an ended task has not taken; it may be empty."""
+    """Return the step that begins a turn for the items that an ended task has not taken; it may be empty.
+
+    It is empty if the task was such a turn itself and failed before it took an item: the next one would fail, too.
+    """
     ended = tx.find(Task, "task.get", id=task_id)
-    if ended is None:
+    if ended is None or (ended.cause == "result" and ended.status == "failed" and not _has_taken(tx, ended)):
         return Changes()
     left = tx.find(ContextItem, "context_item.waking", key=ended.session_key)
     starter = find_starter(tx, left) if left else None
     return _wake(tx, starter, left, ended.id, now) if left and starter else Changes()
+
+
+def _has_taken(tx: Tx, task: Task) -> bool:
+    return tx.row("context_item.of_task", {"task_id": task.retry_of or task.id}) is not None
 
 
 def _wake(tx: Tx, starter: Task, item: ContextItem, key: str, now: int) -> Changes:

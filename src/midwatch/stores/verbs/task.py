@@ -7,6 +7,7 @@ import secrets
 import time
 from functools import cached_property
 
+from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain import task as steps
 from midwatch.domain.changes import Changes, Fence
@@ -29,6 +30,8 @@ PRUNE_STEP = 200
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
 PRUNE_PAGE = 20
 """Number of tasks that pruning removes before it checks how much of its time is used."""
+LONGEST_DAY = 2 * 86400 * SECOND
+"""The account of a day is kept this much longer than tasks: then the day is over on every host, in every time zone."""
 
 
 def submit(
@@ -263,13 +266,13 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
     deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
-        for part in ("steps", "steers", "results", "taken", "deliveries", "approvals"):
+        for part in ("steps", "steers", "results", "waiting", "taken", "deliveries", "approvals"):
             tx.run_many(f"task.prune_{part}", [{"id": task_id} for task_id in page])
         rows = list(tx.rows("task.prune", {"ids": dumps(page)}))
         tx.moves += [Move(task_id, status, None) for task_id, status, _, _ in rows]
         account.prune(tx, {name for task_id, _, *others in rows for name in (task_id, *others) if name})
         removed += len(page)
     if not ids:
-        tx.run("account.prune_days", {"before": before})
+        tx.run("account.prune_days", {"before": before - LONGEST_DAY})
         usage.prune(tx)
     return removed
