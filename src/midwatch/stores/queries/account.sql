@@ -12,6 +12,9 @@ WHERE id = :account_id
 -- sum: what the tasks of an account have spent, also if the account does not exist
 {account_spent}
 
+-- running: the running tasks of an account
+SELECT id FROM tasks {by:tasks_account} WHERE account_id = :id AND status = 'running' ORDER BY id
+
 -- add_up: let a new account begin with what its tasks have spent
 UPDATE accounts SET tokens = spent.tokens, usd = spent.usd, steps = spent.steps, seconds = spent.seconds
 FROM ({account_spent}) AS spent WHERE accounts.id = :id
