@@ -120,6 +120,17 @@ async def test_only_one_question_is_asked_for_an_account(store: Store) -> None:
     assert (raised.limits, raised.approval_id) == ({"tokens": 200}, None)
 
 
+async def test_a_cost_of_0_is_known_if_any_task_has_reported_it(store: Store) -> None:
+    root = await submit_and_claim(store)
+    usage: dict[str, Any] = {"input_tokens": 5}
+    for _ in range(30):
+        await store.apply(end(await submit_and_claim(store, account_id=root.id), 1, outcome="ok", usage=usage)[1])
+    assert not await store.has_reported_cost(root.id)
+    free = {**usage, "cost_usd": 0.0}
+    await store.apply(end(await submit_and_claim(store, account_id=root.id), 1, outcome="ok", usage=free)[1])
+    assert await store.has_reported_cost(root.id)
+
+
 @pytest.mark.parametrize("charge_first", [True, False])
 async def test_a_charge_and_a_new_account_at_the_same_time_lose_nothing(database: str, charge_first: bool) -> None:
     stores = [await PostgresStore.open(database) for _ in range(2)]

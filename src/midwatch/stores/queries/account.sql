@@ -43,6 +43,14 @@ UNION ALL SELECT {task} FROM (
   SELECT {task} FROM tasks WHERE account_id = :id ORDER BY id LIMIT :limit
 ) AS others
 
+-- reported_cost: whether one of the first tasks of an account has reported a cost
+SELECT 1 FROM (
+  SELECT usage FROM tasks WHERE id = :id
+  UNION ALL SELECT usage FROM (
+    SELECT usage FROM tasks {by:tasks_account} WHERE account_id = :id ORDER BY id LIMIT 200
+  ) AS others
+) AS members WHERE {number:usage.cost_usd} IS NOT NULL LIMIT 1
+
 -- prune: accounts that belonged to removed tasks or automations, and that no other work has any more
 DELETE FROM accounts WHERE id IN {list:ids}
   AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = accounts.id)
