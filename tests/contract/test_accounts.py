@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from midwatch.domain.usage import QUARTER, UsageQuery
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore
+from midwatch.stores.verbs.changes import apply
 from records import CLOCK, a_task, an_automation, fence, put, submit_and_claim
 
 
@@ -116,6 +118,47 @@ async def test_only_one_question_is_asked_for_an_account(store: Store) -> None:
     await store.apply(Changes(updates=(set_limits(account, Budget(tokens=200)),)))
     raised = await read(store, task.id)
     assert (raised.limits, raised.approval_id) == ({"tokens": 200}, None)
+
+
+async def test_a_cost_of_0_is_known_if_any_task_has_reported_it(store: Store) -> None:
+    root = await submit_and_claim(store)
+    usage: dict[str, Any] = {"input_tokens": 5}
+    for _ in range(30):
+        await store.apply(end(await submit_and_claim(store, account_id=root.id), 1, outcome="ok", usage=usage)[1])
+    assert not await store.has_reported_cost(root.id)
+    free = {**usage, "cost_usd": 0.0}
+    await store.apply(end(await submit_and_claim(store, account_id=root.id), 1, outcome="ok", usage=free)[1])
+    assert await store.has_reported_cost(root.id)
+
+
+@pytest.mark.parametrize("charge_first", [True, False])
+async def test_a_charge_and_a_new_account_at_the_same_time_lose_nothing(database: str, charge_first: bool) -> None:
+    stores = [await PostgresStore.open(database) for _ in range(2)]
+    root = await submit_and_claim(stores[0])
+    child = await submit_and_claim(stores[0], account_id=root.id)
+    answer = event(LlmResponse(model="a", usage={"input_tokens": 12}), CLOCK.now(), **in_turn(child))
+    charged = Changes(fence=fence(child), events=(answer,), charges=(Charge(root.id, 12, 0.0, 1),))
+    opened = Changes(records=(Account(id=root.id, limits={"tokens": 100}),))
+    written, go_on = threading.Event(), threading.Event()
+
+    def apply_and_wait(tx: Any, changes: Changes) -> None:
+        apply(tx, changes)
+        written.set()
+        go_on.wait(60)
+
+    first, second = (charged, opened) if charge_first else (opened, charged)
+    writes = [asyncio.create_task(stores[0].write(apply_and_wait, first))]
+    assert await asyncio.to_thread(written.wait, 60)
+    writes.append(asyncio.create_task(stores[1].apply(second)))
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+        waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        while not writes[1].done() and not await (await connection.execute(waits)).fetchall():
+            await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*writes)
+    assert (await read(stores[0], root.id)).spent == (12, 0.0, 1, 0.0)
+    for store in stores:
+        await store.close()
 
 
 async def test_a_day_begins_with_the_usage_of_its_ended_tasks(store: Store) -> None:

@@ -15,6 +15,7 @@ from midwatch.domain.handoff import take_over
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Outcome, Task, TaskFilter, end, submit_task
 from midwatch.domain.waking import MOST_WAKES
+from midwatch.stores.verbs import task as task_verbs
 from records import CLOCK, a_task, claim_tasks, fence, put, submit_and_claim
 
 KEY = "chat:1"
@@ -275,6 +276,21 @@ async def test_pruning_keeps_the_results_of_an_open_task(store: Store) -> None:
     await finish(store, starter)
     await prune(store)
     assert await store.list_context_items(starter.session_key, starter.id) == []
+
+
+async def test_tasks_that_await_results_do_not_stop_the_pruning_of_younger_tasks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_verbs, "PRUNE_STEP", 2)
+    kept = set[str]()
+    for number in range(5):
+        starter = await submit_and_claim(store)
+        if number < 3:
+            child = await start_child(store, starter)
+            kept |= {starter.id, child.id}
+        await finish(store, starter)
+    await prune(store)
+    assert {task.id for task in await store.list_tasks(TaskFilter())} == kept
 
 
 async def prune(store: Store) -> None:

@@ -60,6 +60,7 @@ ALLOWED: Mapping[str, str] = {
     "task.failed": "sorts at most 1000 tasks",
     "task.heads": OPEN_ONLY,
     "task.list_open": OPEN_ONLY,
+    "task.prunable": IN_ORDER,
     "task.end_open": OPEN_ONLY,
     "token.get": "sorts at most two tokens",
     "token.list": IN_ORDER,
@@ -72,6 +73,7 @@ BY: Mapping[str, str] = {
     "session.list_before": "tasks_queue",
     "session.live_work": "tasks_queue",
     "session.view": "tasks_queue",
+    "task.prunable": "tasks_returning",
 }
 """Statements that must use an index of open records, although an index of all records serves them, too."""
 

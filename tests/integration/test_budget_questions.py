@@ -15,7 +15,7 @@ from midwatch import Runtime, Settings, Task, Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import Conflict, HandoffOverdue
+from midwatch.base.errors import Conflict, HandoffOverdue, StoreError
 from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import Approval
@@ -319,6 +319,26 @@ async def test_a_spent_time_ends_or_asks_before_the_next_attempt(open_desk: Any,
             await desk.approvals.answer(question.id, "raise by 100 %")
         done = await wait(desk, task)
         assert (done.outcome, done.attempt) == (("budget", 1) if on_budget == "stop" else ("ok", 2))
+
+
+async def test_a_spent_budget_is_the_outcome_even_if_the_accounts_cannot_be_read(
+    open_desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(ids: Any) -> list[Account]:
+        raise StoreError("the database cannot be read.")
+
+    async def act(turn: Turn) -> str:
+        try:
+            while True:
+                await turn.emit(REQUEST)
+                await turn.emit(ANSWER)
+                await asyncio.sleep(0)
+        finally:
+            monkeypatch.setattr(desk.store, "read_accounts", refuse)
+
+    async with open_desk(it=ScriptedAgent(act)) as desk:
+        task = await wait(desk, await submit(desk))
+        assert (task.outcome, task.error) == ("budget", "its budget of 400 tokens is spent: 400 tokens")
 
 
 async def test_an_agent_that_cannot_resume_stops(open_desk: Any) -> None:

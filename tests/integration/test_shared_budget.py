@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -345,20 +346,31 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
 
 
 async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:
-    async def report(turn: Turn) -> TurnResult:
-        """Report the cost that the prompt names, or none."""
-        cost = None if turn.prompt == "none" else float(turn.prompt)
-        return TurnResult(text="x", usage=Usage(input_tokens=CALL, cost_usd=cost))
+    def report(usd: float | None) -> ScriptedAgent:
+        async def act(turn: Turn) -> TurnResult:
+            return TurnResult(text="x", usage=Usage(input_tokens=CALL, cost_usd=usd))
 
-    async with open_desk(it=ScriptedAgent(report)) as desk:
+        return ScriptedAgent(act)
+
+    costs = {"silent": None, "free": 0.0, "paid": 0.25}
+    async with open_desk(**{name: report(usd) for name, usd in costs.items()}) as desk:
         expected: dict[str, float | None] = {}
-        for prompt, usd in (("none", None), ("0", 0.0), ("0.25", 0.25)):
+        for agent, usd in costs.items():
             for budget in ({"usd": 5}, None):
-                task = await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it", budget=budget)).id)
+                task = await desk.tasks.wait((await desk.tasks.submit("x", agent=agent, budget=budget)).id)
                 assert (await desk.accounts.get(task.id))["usd"] == usd
                 expected |= {task.id: usd} if budget else {}
         listed = {account["id"]: account["usd"] for account in await desk.accounts.list()}
         assert listed == expected
+        for agent, usd in costs.items():
+            goal = await desk.goals.create("reach it", agent=agent, max_steps=1)
+            await until(partial(is_paused, desk, goal.id))
+            assert (await desk.goals.describe(await desk.goals.get(goal.id)))["usd"] == usd
+            await desk.goals.clear(goal.id)
+
+
+async def is_paused(desk: Runtime, goal_id: str) -> bool:
+    return (await desk.goals.get(goal_id)).status == "paused"
 
 
 async def test_a_message_that_a_turn_did_not_take_keeps_the_account(open_desk: Any) -> None:

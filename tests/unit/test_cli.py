@@ -516,7 +516,7 @@ def test_the_state_of_a_spent_budget_is_that_of_the_console() -> None:
 
 
 def test_a_paused_goal_names_the_command_that_raises_a_spent_limit() -> None:
-    paused: Any = {"id": "g_1", "max_steps": 0, "step": 9, "max_tokens": 0, "tokens": 9, "max_usd": 0, "usd": 0}
+    paused: Any = {"id": "g_1", "max_steps": 0, "step": 9, "max_tokens": 0, "tokens": 9, "max_usd": 5, "usd": None}
     resume = "Resume it: midwatch goal resume g_1"
     assert goal.suggest_resume({**paused, "max_seconds": 10, "seconds": 9}) == resume
     raised = goal.suggest_resume({**paused, "max_seconds": 10, "seconds": 11})

@@ -5,15 +5,18 @@ location.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+import midwatch
 from midwatch.base.errors import BadConfig
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import AgentCapability
 from midwatch.domain.handoff import Limits
 from midwatch.domain.rule import Pattern, Policy
+from midwatch.wire import flaws
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +222,12 @@ INVALID = [
     ('[agents.shell.approvals]\nallow = [{kind = "edit", path = "/etc"}]', "agents.shell.approvals"),
     ('[agents.shell]\nsandbox = "docker"', "agents.shell.sandbox: "),
     ('[agents."a b"]\nkind = "demo"', "agents.a b"),
+    ("[agents.program]\nslots = 0", "agents.program.slots: "),
+    ('[agents.bool]\nsandbox = "docker"', "agents.bool.sandbox: "),
+    ('hooks = [{argv = ["x"], seams = ["observe"], priority = "high"}]', "hooks.0.priority: "),
+    ('hooks = [{argv = ["x"], seams = ["observe"], program = 1}]', "hooks.0.program: "),
+    ('hooks = ["a:B", {argv = ["x"]}]', "hooks.1.seams: it is missing"),
+    ('proxy_header = "the user"', "proxy_header: the name of a header has 1 to 60 letters, digits or `-`. "),
     ("agents = []", "agents"),
     ('[channels.phone]\nurl = "x"', "channels.phone.kind"),
 ]
@@ -230,6 +239,11 @@ def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: 
     message = load_refused(home)
     assert message.startswith(f"setting {place}")
     assert str(file) in message
+
+
+def test_every_pattern_of_a_setting_or_request_is_explained_in_words() -> None:
+    code = "".join(file.read_text() for file in Path(midwatch.__file__).parent.rglob("*.py"))
+    assert {getattr(flaws, name) for name in re.findall(r"\bpattern=([^,)]+)", code)} == set(flaws.PATTERNS)
 
 
 @pytest.mark.parametrize("text", ["prot = 1", "[agent.shell]\nkind = 'demo'", "MIDWATCH_PORT = 1"])

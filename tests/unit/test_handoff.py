@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from midwatch.base.clock import SECOND
+from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import HandoffLimit, InvalidInput
 from midwatch.domain.agent import AgentCapability, Candidate, best_first
 from midwatch.domain.handoff import (
@@ -34,6 +35,7 @@ from midwatch.domain.handoff import (
 )
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.task import Task
+from midwatch.services.handoff_deadlines import HandoffDeadlines
 from records import a_task
 
 NOW = 1_700_000_000 * SECOND
@@ -301,3 +303,27 @@ def test_json_has_the_names_of_agentflow() -> None:
     assert shown["chain"] == [{"agent": "lead", "handoff": None}]
     assert set(shown["task"]) == {"type", "description", "input", "priority", "metadata"}
     assert set(shown["context"]) == {"conversation_id", "messages", "variables", "parent_handoff"}
+
+
+@pytest.mark.parametrize("broken", ["get_handoff", "find_due_handoff"])
+async def test_the_time_limit_holds_even_if_the_handoff_cannot_be_read(
+    caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    """Once any error other than StoreError ended the time limit."""
+
+    class BrokenStore:
+        async def get_handoff(self, handoff_id: str) -> Handoff:
+            if broken == "get_handoff":
+                raise ValueError("the record cannot be read")
+            return handoff
+
+        async def find_due_handoff(self, handoff_id: str, now: int) -> Handoff:
+            raise ValueError("the record cannot be read")
+
+    clock = SystemClock()
+    handoff = a_handoff(deadline_at=clock.now() + SECOND // 10)
+    limited = HandoffDeadlines(BrokenStore(), clock).limit(handoff, stored=True)  # type: ignore[arg-type]  # no more
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60), limited:
+            await asyncio.Event().wait()
+    assert "whether handoff h_1 is due cannot be read any more" in caplog.text

@@ -38,6 +38,7 @@ from midwatch.services.automation_transfer import NEW_SETTINGS
 from midwatch.services.sessions import InterruptMode
 from midwatch.wire.bodies import body_of, copy_of
 from midwatch.wire.fields import Seconds
+from midwatch.wire.flaws import AUTOMATION_ID
 
 Duration = Annotated[
     Seconds,
@@ -410,7 +411,7 @@ class ExportedAutomation(Strict):
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str = Field(pattern=r"^am_[0-9a-z]{1,60}$", examples=["am_1"])
+    id: str = Field(pattern=AUTOMATION_ID, examples=["am_1"])
     creator: str | None = Field(None, max_length=200)
     status: Literal["active", "paused", "deleted"] = "active"
     paused_why: str | None = Field(None, max_length=2000)

@@ -212,7 +212,7 @@ def suggest_resume(goal: GoalInfo) -> str:
     """Return the commands with which a paused goal goes on."""
     resume = f"Resume it: midwatch goal resume {goal['id']}"
     for limit, spent in LIMITS:
-        if 0 < goal[f"max_{limit}"] <= goal[spent]:
+        if 0 < goal[f"max_{limit}"] <= (goal[spent] or 0):
             option = "time" if limit == "seconds" else limit
             return f"Raise it: midwatch goal edit {goal['id']} --max-{option} MORE\n{resume}"
     return resume
@@ -225,7 +225,8 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         return f"{spent} of {most}" if limit else spent
 
     limit = goal["max_seconds"]
-    cost = of(f"${goal['usd']:.2f}", f"${goal['max_usd']:.2f}", goal["max_usd"])
+    usd = "unknown" if goal["usd"] is None else f"${goal['usd']:.2f}"
+    cost = of(usd, f"${goal['max_usd']:.2f}", goal["max_usd"])
     return [
         ("id", goal["id"]),
         ("status", "running" if goal["running"] else goal["status"]),
@@ -233,7 +234,7 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         *pick(goal, deadline="deadline_at", next_step="next_run_at", waits_for="delay_reason"),
         ("steps", of(goal["step"], goal["max_steps"], goal["max_steps"])),
         ("tokens", of(goal["tokens"], goal["max_tokens"], goal["max_tokens"])),
-        ("cost", cost if goal["usd"] else None),
+        ("cost", cost if goal["tokens"] or goal["max_usd"] else None),
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),

@@ -40,7 +40,7 @@ from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy, Verdict
 from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
-from midwatch.wire.flaws import STRUCTURED, explain_flaw
+from midwatch.wire.flaws import HEADER, STRUCTURED, explain_flaw
 
 FILE = "midwatch.toml"
 PREFIX = "midwatch_"
@@ -85,11 +85,9 @@ def _check_goal_prompt(value: str) -> str:
     return value
 
 
-Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
+Header = Annotated[str, Field(pattern=HEADER)]
 Database = Annotated[str, BeforeValidator(_check_database)]
 GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
-ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[|(bool|class|program|\[key\])$")
-"""Matches a part of pydantic's error locations that is no name of a setting, but one of the setting's types."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
@@ -466,14 +464,16 @@ class Settings(BaseModel):
         """
         directory = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = directory / FILE
+        found: dict[str, Any] = {}
         try:
             if unknown := set(overrides) - set(cls.model_fields):
                 raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
             found = _merge(_merge(_read_file(file), _read_environment(os.environ)), overrides)
-            return cls.model_validate({**found, "home": directory})
+            found["home"] = directory
+            return cls.model_validate(found)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
+            where = _locate(first, found)
             form = " as JSON" if first["type"] in STRUCTURED else ""
             advice = f"Correct it in {file}, or{form} in a MIDWATCH_* variable."
             raise BadConfig(f"setting {where}: {explain_flaw(first)}. {advice}") from None
@@ -481,6 +481,22 @@ class Settings(BaseModel):
             raise BadConfig(f"{file} is not valid TOML: {problem}. Correct the file.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}. Correct the rights of the file.") from None
+
+
+def _locate(flaw: Mapping[str, Any], found: Any) -> str:
+    """Return the name of the setting in which pydantic found a flaw, in the settings that were found.
+
+    Its location also has parts that are no names, such as the chosen alternative of a type: they are not in `found`.
+    """
+    names = []
+    for part in flaw["loc"]:
+        is_entry = isinstance(found, list | tuple) and isinstance(part, int)
+        if is_entry or (isinstance(found, Mapping) and part in found):
+            names.append(part)
+            found = found[part]
+    if flaw["type"] == "missing":
+        names.append(flaw["loc"][-1])
+    return ".".join(map(str, names))
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -112,6 +112,9 @@ class AccountStore(Protocol):
     async def find_account(self, approval_id: str) -> Account | None:
         """Return the account that a question asks for, or None."""
 
+    async def has_reported_cost(self, account_id: str) -> bool:
+        """Return whether one of the first 200 tasks of an account has reported a cost, which may be 0."""
+
     async def list_account_tasks(self, account_id: str, limit: int = 200) -> list[Task]:
         """Return the tasks of an account, oldest first."""
 
@@ -135,16 +138,6 @@ def build_account(task: Task, limits: Budget, spent: Spending, now: int) -> Acco
         id=task.account, limits=limits.data() or {}, on_budget=task.on_budget, tokens=int(spent.tokens),
         usd=spent.usd, steps=int(spent.steps), seconds=spent.seconds, created_at=now,
     )  # fmt: skip
-
-
-def is_cost_known(account: Account, usages: Iterable[Mapping[str, Any] | None]) -> bool:
-    """Return whether the cost of an account is known. `usages` are those of its tasks.
-
-    Tokens without any cost mean that no agent reported one and no price was known, unless a task reports a cost of 0.
-    """
-    if account.usd or not account.tokens:
-        return True
-    return any(usage and usage.get("cost_usd") is not None for usage in usages)
 
 
 def list_ids(task: Task, days: Iterable[str] = ()) -> tuple[str, ...]:

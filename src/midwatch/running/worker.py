@@ -277,13 +277,14 @@ class Worker:
         """
         if run.reason != "budget" or outcome.outcome in ("ok", "silent", "transferred"):
             return outcome
-        if (outcome.result.thread_id if outcome.result else None) is None and turn.thread_id is None:
-            return outcome._replace(cannot_ask=await turn.spending.would_ask())
-        run.reason = None  # a stop while people are asked sets its own reason
+        goes_on = False
         try:
+            if (outcome.result.thread_id if outcome.result else None) is None and turn.thread_id is None:
+                return outcome._replace(cannot_ask=await turn.spending.would_ask())
+            run.reason = None  # a stop while people are asked sets its own reason
             goes_on = await turn.spending.ask_after_turn()
-        except MidwatchError:
-            goes_on = False
+        except MidwatchError as problem:  # the outcome must not be lost
+            log.warning("people were not asked about the spent budget of task %s: %s", run.task.id, problem)
         if goes_on and run.reason is None:
             return outcome._replace(may_go_on=True)
         run.reason = run.reason or "budget"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from typing import Any
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Forbidden, NotFound
-from midwatch.domain.account import DAY, Account, build_account, is_cost_known, set_limits
+from midwatch.domain.account import DAY, Account, AccountStore, build_account, set_limits
 from midwatch.domain.approval import resolve
 from midwatch.domain.budget import NO_LIMITS, Budget, Spending
 from midwatch.domain.changes import Changes
+from midwatch.domain.goal import Goal
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.requests import AccountMode
 from midwatch.domain.store import Store
@@ -20,8 +20,6 @@ from midwatch.domain.task import OPEN, Task
 from midwatch.services.authorization import Authorization, authorize
 
 MOST = 200
-MOST_FOR_COST = 20
-"""How many tasks of an account are read for a list, to find out whether any of them knows its cost."""
 
 
 class Accounts:
@@ -34,10 +32,7 @@ class Accounts:
     async def list(self, limit: int = 50, *, actor: AnyActor = None) -> list[dict[str, Any]]:
         """Return accounts with limits as JSON: those that ask first, then those of open work, then newest first."""
         authorize(actor, "oversee")
-        described = [
-            await self._describe(account, await self._read_tasks_for_cost(account))
-            for account in await self._store.list_accounts(min(limit, MOST))
-        ]
+        described = [await self._describe(account) for account in await self._store.list_accounts(min(limit, MOST))]
         return sorted(described, key=lambda account: (account["question"] is None, not account["open"]))
 
     async def get(self, account_id: str, *, actor: AnyActor = None) -> dict[str, Any]:
@@ -54,11 +49,7 @@ class Accounts:
             first = tasks[0]
             spent = reduce(Spending.plus, (Spending.of(task.usage) for task in tasks), Spending())
             account = build_account(first._replace(account_id=account_id), NO_LIMITS, spent, first.created_at)
-        return {**await self._describe(account, tasks), "tasks": [_describe_task(task) for task in seen]}
-
-    async def _read_tasks_for_cost(self, account: Account) -> Sequence[Task]:
-        """Return the tasks of an account if only they tell whether its cost is known."""
-        return () if is_cost_known(account, ()) else await self._store.list_account_tasks(account.id, MOST_FOR_COST)
+        return {**await self._describe(account), "tasks": [_describe_task(task) for task in seen]}
 
     async def _may_read(self, actor: AnyActor, task: Task) -> bool:
         """Return whether the actor may read a task: an agent may read only its own work."""
@@ -67,18 +58,27 @@ class Accounts:
             return True
         return False
 
-    async def _describe(self, account: Account, tasks: Sequence[Task]) -> dict[str, Any]:
+    async def _describe(self, account: Account) -> dict[str, Any]:
         approval = await self._store.get_approval(account.approval_id) if account.approval_id else None
         root = await self._store.get_task(account.id) if account.scope != "day" else None
         goal = await self._store.get_goal(account.id) if account.scope == "goal" else None
         return {
             **account.snapshot(),
-            "usd": account.usd if is_cost_known(account, (task.usage for task in tasks)) else None,
+            "usd": await read_cost(self._store, account),
             "question": approval.id if approval is not None and approval.status == "pending" else None,
             "open": bool((root and root.open) or (goal and goal.open)),
             "title": goal.objective if goal else root.prompt if root else account.id,
             "agent": goal.agent if goal else root.agent if root else None,
         }
+
+
+async def read_cost(store: AccountStore, spender: Account | Goal) -> float | None:
+    """Return the dollars that an account or a goal has spent, or None if the cost is not known.
+
+    Tokens without any cost mean that no agent reported one and no price was known, unless a task reports a cost of 0.
+    """
+    known = spender.usd or not spender.tokens or await store.has_reported_cost(spender.id)
+    return spender.usd if known else None
 
 
 async def change_limits(store: Store, account: Account, limits: Budget, mode: AccountMode, now: int) -> Changes:

@@ -25,7 +25,7 @@ from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
-from midwatch.services.accounts import change_limits
+from midwatch.services.accounts import change_limits, read_cost
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
@@ -125,8 +125,12 @@ class Goals(ManagedRecords[Goal]):
         return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
     async def describe(self, goal: Goal) -> dict[str, Any]:
-        """Return the goal as JSON, also with whether a step of the goal runs."""
-        return {**goal.snapshot(), "running": await self._store.find_open_step(goal.id) is not None}
+        """Return the goal as JSON, also with whether a step of the goal runs. An unknown cost is None."""
+        return {
+            **goal.snapshot(),
+            "usd": await read_cost(self._store, goal),
+            "running": await self._store.find_open_step(goal.id) is not None,
+        }
 
     async def edit(
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None

@@ -7,12 +7,15 @@ nothing is written when the question opens, and the end of the question moves th
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import StoreError
 from midwatch.domain.handoff import Handoff, HandoffStore, remaining
+
+log = logging.getLogger("midwatch.handoffs")
 
 CHECK_SECONDS = 1.0
 """Seconds between two checks of a handoff whose deadline has passed, but stands still."""
@@ -53,11 +56,15 @@ class HandoffDeadlines:
                 watching.cancel()
 
     async def _watch(self, handoff: Handoff, timeout: asyncio.Timeout) -> None:
-        """Let the timeout expire when the handoff is due."""
-        while not await self._is_over(handoff):
-            await asyncio.sleep(self.get_patience(handoff))
-            with suppress(StoreError):
-                handoff = await self._store.get_handoff(handoff.id) or handoff
+        """Let the timeout expire when the handoff is due, or at the last known deadline after an unexpected error."""
+        try:
+            while not await self._is_over(handoff):
+                await asyncio.sleep(self.get_patience(handoff))
+                with suppress(StoreError):
+                    handoff = await self._store.get_handoff(handoff.id) or handoff
+        except Exception:
+            log.exception("whether handoff %s is due cannot be read any more", handoff.id)
+            await asyncio.sleep(remaining(handoff, self._clock.now()))
         timeout.reschedule(asyncio.get_running_loop().time())
 
     async def _is_over(self, handoff: Handoff) -> bool:

@@ -53,6 +53,7 @@ class VerbStore(VerbRunner):
     read_accounts = peek(account.read)
     list_accounts = snapshot(account.list_)
     find_account = peek(account.find_asked)
+    has_reported_cost = read(account.has_reported_cost)
     list_account_tasks = read(account.list_tasks)
 
     list_task_steps = read(turn_steps.list_of_task)

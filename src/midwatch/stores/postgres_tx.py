@@ -37,6 +37,7 @@ def load_statements() -> dict[str, str]:
     """
     statements = load(POSTGRES)
     statements["task.fenced"] += " FOR NO KEY UPDATE"
+    statements["account.running"] += " FOR NO KEY UPDATE"
     statements["session.status"] += " FOR SHARE"  # a concurrent close waits, and then sees the new task
     statements["task.claim"] = statements["task.claim"].removesuffix(" AND status = 'pending'")  # it is locked
     body, order, by = statements["task.claimable"].partition("ORDER BY")

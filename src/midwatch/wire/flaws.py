@@ -15,6 +15,16 @@ SHAPES = {
     "a number": ("float_type", "float_parsing", "finite_number"),
     "true or false": ("bool_type", "bool_parsing"),
 }
+HEADER = r"^[A-Za-z0-9-]{1,60}$"
+WEB_ADDRESS = r"^https?://"
+AUTOMATION_ID = r"^am_[0-9a-z]{1,60}$"
+PATTERNS = {
+    NAME: "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and begins with a letter or digit",
+    HEADER: "the name of a header has 1 to 60 letters, digits or `-`",
+    WEB_ADDRESS: "the address must begin with http:// or https://",
+    AUTOMATION_ID: "the id must be `am_` with 1 to 60 digits or lower-case letters",
+}
+"""What a text must be like, in words, by the regular expression that it must match."""
 WORDS = {
     **{kind: f"it must be {shape}" for shape, kinds in SHAPES.items() for kind in kinds},
     "missing": "it is missing; add it",
@@ -30,7 +40,6 @@ WORDS = {
     "too_long": "it has too many entries: at most {max_length}",
     "string_too_short": "the text is too short: at least {min_length} characters",
     "string_too_long": "the text is too long: at most {max_length} characters",
-    "string_pattern_mismatch": "it must match {pattern}",
 }
 """What midwatch says instead of the words of pydantic, by pydantic's kind of error."""
 STRUCTURED = frozenset({*SHAPES["a list"], *SHAPES["{table}"]})
@@ -40,9 +49,9 @@ STRUCTURED = frozenset({*SHAPES["a list"], *SHAPES["{table}"]})
 def explain_flaw(flaw: Mapping[str, Any], table: str = "a table") -> str:
     """Return what an error of pydantic means, without a full stop. `table` is what the format calls a JSON object."""
     context = {"table": table} | {name: _trim(value) for name, value in (flaw.get("ctx") or {}).items()}
+    if flaw["type"] == "string_pattern_mismatch":
+        return PATTERNS.get(flaw["ctx"]["pattern"], "the text has a wrong form")
     text: str = WORDS[flaw["type"]].format(**context) if flaw["type"] in WORDS else flaw["msg"]
-    if context.get("pattern") == NAME:
-        text = "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and begins with a letter or digit"
     return text.removeprefix("Value error, ").rstrip(".")
 
 

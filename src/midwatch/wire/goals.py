@@ -11,9 +11,12 @@ from midwatch.domain.goal import Goal
 from midwatch.wire.shapes import shape_of
 
 
-@shape_of(Goal, running=Annotated[bool, Example(True)])
+@shape_of(Goal, usd=Annotated[float | None, Example(0.02)], running=Annotated[bool, Example(True)])
 class GoalInfo(dict[str, Any]):
-    """A goal as JSON. `status` is waiting_for_session, active, paused, complete or timeout."""
+    """A goal as JSON. `status` is waiting_for_session, active, paused, complete or timeout.
+
+    `usd` is null if the cost is not known.
+    """
 
 
 class GoalPage(TypedDict):

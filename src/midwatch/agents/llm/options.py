@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from midwatch.agents.llm.toolkit import ToolOptions
 from midwatch.wire.fields import Seconds
+from midwatch.wire.flaws import WEB_ADDRESS
 
 
 def _check_model(model: str) -> str:
@@ -24,7 +25,7 @@ class LlmOptions(ToolOptions):
         description="provider:model, as pydantic-ai names them."
     )
     base_url: str | None = Field(
-        None, pattern=r"^https?://", description="Address of the provider. With `openai:` any compatible server."
+        None, pattern=WEB_ADDRESS, description="Address of the provider. With `openai:` any compatible server."
     )
     api_key_env: str | None = Field(
         None, description="Environment variable with the key, if it is not the usual one of the provider."

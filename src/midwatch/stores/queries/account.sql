@@ -12,6 +12,9 @@ WHERE id = :account_id
 -- sum: what the tasks of an account have spent, also if the account does not exist
 {account_spent}
 
+-- running: the running tasks of an account
+SELECT id FROM tasks {by:tasks_account} WHERE account_id = :id AND status = 'running' ORDER BY id
+
 -- add_up: let a new account begin with what its tasks have spent
 UPDATE accounts SET tokens = spent.tokens, usd = spent.usd, steps = spent.steps, seconds = spent.seconds
 FROM ({account_spent}) AS spent WHERE accounts.id = :id
@@ -39,6 +42,14 @@ SELECT {task} FROM tasks WHERE id = :id
 UNION ALL SELECT {task} FROM (
   SELECT {task} FROM tasks WHERE account_id = :id ORDER BY id LIMIT :limit
 ) AS others
+
+-- reported_cost: whether one of the first tasks of an account has reported a cost
+SELECT 1 FROM (
+  SELECT usage FROM tasks WHERE id = :id
+  UNION ALL SELECT usage FROM (
+    SELECT usage FROM tasks {by:tasks_account} WHERE account_id = :id ORDER BY id LIMIT 200
+  ) AS others
+) AS members WHERE {number:usage.cost_usd} IS NOT NULL LIMIT 1
 
 -- prune: accounts that belonged to removed tasks or automations, and that no other work has any more
 DELETE FROM accounts WHERE id IN {list:ids}

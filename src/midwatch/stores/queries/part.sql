@@ -30,6 +30,11 @@ NOT EXISTS (
 SELECT id FROM tasks {by:tasks_claim} WHERE status = 'pending'
   UNION ALL SELECT id FROM tasks {by:tasks_gate} WHERE status = 'running'
 
+-- awaits_nothing: whether no result of an open task will return to this task
+NOT EXISTS (
+  SELECT 1 FROM tasks back {by:tasks_returning} WHERE back.returns_to = tasks.id AND back.completed_at IS NULL
+)
+
 -- task_filter: the condition of a `TaskFilter`
 (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
   AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)

@@ -124,16 +124,14 @@ DELETE FROM approvals WHERE task_id = :id
 -- count: by status, in the order of `STATUSES`
 SELECT pending, running, done, failed, cancelled FROM event_head
 
--- prunable: the oldest ended tasks, up to a number, that ended before a time or are too many
+-- prunable: the oldest ended tasks, up to a number, that ended before a time or are too many, and await no result
 SELECT id FROM (
-  SELECT id FROM tasks WHERE completed_at IS NOT NULL AND completed_at < :before ORDER BY completed_at LIMIT :step
+  SELECT id FROM tasks WHERE completed_at IS NOT NULL AND completed_at < :before AND {awaits_nothing}
+  ORDER BY completed_at LIMIT :step
 ) AS old
 UNION SELECT id FROM (
-  SELECT id FROM tasks WHERE completed_at IS NOT NULL ORDER BY completed_at LIMIT :too_many
+  SELECT id FROM tasks WHERE completed_at IS NOT NULL AND {awaits_nothing} ORDER BY completed_at LIMIT :too_many
 ) AS surplus
-
--- awaiting: those of some tasks to which the result of an open task will return
-SELECT returns_to FROM tasks {by:tasks_returning} WHERE returns_to IN {list:ids} AND completed_at IS NULL
 
 -- prune: ended tasks; returns the status of each, and its accounts
 DELETE FROM tasks WHERE id IN {list:ids} RETURNING id, status, account_id, retry_of

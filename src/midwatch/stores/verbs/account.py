@@ -68,6 +68,10 @@ def find_asked(tx: Tx, approval_id: str) -> Account | None:
     return tx.find(Account, "account.asked", approval_id=approval_id)
 
 
+def has_reported_cost(tx: Tx, account_id: str) -> bool:
+    return tx.row("account.reported_cost", {"id": account_id}) is not None
+
+
 def list_tasks(tx: Tx, account_id: str, limit: int = 200) -> list[Task]:
     return tx.find_all(Task, "account.tasks", id=account_id, limit=limit)
 

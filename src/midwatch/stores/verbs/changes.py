@@ -84,10 +84,20 @@ def insert(tx: Tx, record: Record) -> None:
                 tx.statement(build_insert("account"), encode("account", get_values(account)))
     elif isinstance(record, ContextItem):
         _insert_item(tx, record)
+    elif isinstance(record, Account):
+        _insert_account(tx, record)
     else:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
-        if isinstance(record, Account):
-            tx.run("account.add_up", {"id": record.id})
+
+
+def _insert_account(tx: Tx, account: Account) -> None:
+    """Store a new account, with what its tasks have spent.
+
+    Running tasks are locked first, as by their fences: each charge is either added up or finds the account.
+    """
+    list(tx.rows("account.running", {"id": account.id}))
+    tx.statement(build_insert(account.noun), encode(account.noun, get_values(account)))
+    tx.run("account.add_up", {"id": account.id})
 
 
 def _insert_item(tx: Tx, wanted: ContextItem) -> None:

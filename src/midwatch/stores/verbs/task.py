@@ -260,9 +260,7 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
     counts = count(tx)
     too_many = max(0, counts.total - counts.active - keep)
     limits = {"before": before, "step": PRUNE_STEP, "too_many": min(too_many, PRUNE_STEP)}
-    ended = [row[0] for row in tx.rows("task.prunable", limits)]
-    awaiting = {row[0] for row in tx.rows("task.awaiting", {"ids": dumps(ended)})}
-    ids = [task_id for task_id in ended if task_id not in awaiting]
+    ids = [row[0] for row in tx.rows("task.prunable", limits)]
     deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]

@@ -115,10 +115,9 @@ export function updateMeters({ steps, tokens, cost, time }, goal) {
     `${goal.step}${of(goal.max_steps, goal.max_steps)} ${goal.max_steps || goal.step !== 1 ? "steps" : "step"}`, open);
   updateMeter(tokens, goal.tokens, goal.max_tokens,
     `${formatTokens(goal.tokens)}${of(goal.max_tokens, formatTokens(goal.max_tokens))} tokens`, open);
-  cost.hidden = !goal.max_usd && !goal.usd;
-  const isCostUnknown = !goal.usd && goal.tokens > 0;
+  cost.hidden = !goal.max_usd && !goal.tokens;
   updateMeter(cost, goal.usd, goal.max_usd,
-    `${isCostUnknown ? UNKNOWN : formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
+    `${goal.usd === null ? UNKNOWN : formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
   updateMeter(time, goal.seconds, goal.max_seconds,
     `${formatPeriod(goal.seconds)}${of(goal.max_seconds, formatPeriod(goal.max_seconds))} worked`, open);
 }
