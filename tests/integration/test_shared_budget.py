@@ -275,6 +275,9 @@ async def test_the_runs_of_an_automation_that_an_agent_created_share_its_account
         run = await wait(desk, run)
         assert (run.account, run.outcome) == (first.id, "budget")
         assert (run.source, run.trace_path) == ("automation", f"{first.id}/{run.id}")
+        seen = await desk.accounts.get(first.id, actor=Actor("agent", "attempt", task=run))
+        assert (seen["title"], seen["agent"], seen["tokens"]) == (first.id, None, 3 * CALL), "its prompt is not shown"
+        assert [task["id"] for task in seen["tasks"]] == [run.id]
         (reached,) = await desk.store.read_events(0, EventFilter(kinds=("budget_reached",), task_id=run.id))
         assert reached.payload["scope"] == "tree"
         account = await read_account(desk, first.id)
@@ -334,6 +337,7 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
 
         await until(is_written)
         before = 207
+        assert (await desk.accounts.get(first.id))["tokens"] == before * CALL
         with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
             await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
         again = await wait(desk, await desk.tasks.retry(first.id, budget={"tokens": (before + 10) * CALL}))
