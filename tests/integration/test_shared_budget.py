@@ -348,6 +348,20 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
         assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
 
 
+async def test_retries_that_open_one_account_at_the_same_time_all_succeed(open_desk: Any) -> None:
+    async def fail(turn: Turn) -> TurnResult:
+        return TurnResult(outcome="error", error="no")
+
+    async with open_desk(it=ScriptedAgent(fail, terms=AgentTerms(submits=True))) as desk:
+        first = await wait(desk, await desk.tasks.submit("x", agent="it"))
+        own = Actor("agent", "attempt", task=first)
+        parts = [await wait(desk, await desk.tasks.submit("x", agent="it", actor=own)) for _ in range(3)]
+        tried = await asyncio.gather(*(desk.tasks.retry(part.id, budget={"tokens": 9 * CALL}) for part in parts))
+        assert {task.account for task in tried} == {first.id}
+        with pytest.raises(Conflict, match="was retried already"):
+            await desk.tasks.retry(parts[0].id)
+
+
 async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:
     async def report(turn: Turn) -> TurnResult:
         """Report the cost that the prompt names, or none."""
