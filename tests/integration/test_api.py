@@ -226,7 +226,7 @@ async def test_bodies_that_are_not_json_are_refused(served: Served, body: bytes)
     "path",
     [
         "/tasks?status=sleeping", "/tasks?limit=0", "/tasks?limit=501", "/tasks?stat=done", "/events?after=-1",
-        "/events?kind=nonsense", "/events?after=x", "/events?limit=1001", "/approvals?status=maybe",
+        "/events?kind=nonsense", "/events?turn_id=", "/events?after=x", "/events?limit=1001", "/approvals?status=maybe",
     ],
 )  # fmt: skip
 async def test_invalid_queries_are_refused(served: Served, path: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from midwatch import Runtime, Settings, Task, Turn, TurnResult
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import Conflict, HandoffOverdue, StoreError
+from midwatch.base.errors import Conflict, HandoffError, HandoffOverdue, StoreError
 from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import Approval
@@ -368,6 +368,8 @@ async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) ->
         assert question.expires_at == goal.deadline_at, "no question of a goal waits longer than the goal"
         await desk.approvals.answer(question.id, "raise by 100 %", actor="ann")
         second = await find_question(desk, question)  # its third step asks before it begins
+        await desk.goals.edit(goal.id, {"objective": "reach it soon"})
+        assert (await desk.approvals.get(second.id)).status == "pending", "its limits are the same"
         assert (await desk.goals.get(goal.id)).max_tokens == 6 * CALL
         await desk.goals.edit(goal.id, {"max_tokens": 9 * CALL})  # the question is about an old limit
         assert (await desk.approvals.get(second.id)).status == "expired"
@@ -379,6 +381,35 @@ async def test_a_goal_is_raised_by_the_answer_and_by_its_edit(open_desk: Any) ->
 
         await until(paused)
         assert (await desk.goals.get(goal.id)).tokens == 9 * CALL
+        for field, value, mode in (("objective", "reach it", "stop"), ("max_tokens", 12 * CALL, "ask")):
+            await desk.goals.edit(goal.id, {field: value})
+            assert (await desk.store.read_accounts([goal.id]))[0].on_budget == mode
+
+
+async def test_a_retry_of_a_delegate_raises_its_goal_and_asks_again(open_desk: Any) -> None:
+    """Once the account got the mode of the delegate, and the goal could not be resumed."""
+
+    async def lead(turn: Turn) -> str:
+        with suppress(HandoffError):
+            await turn.delegate("low", "part 9")
+        return "ok"
+
+    low = ScriptedAgent(spend, terms=AgentTerms(on_budget="stop"))
+    async with open_desk(lead=ScriptedAgent(lead), low=low) as desk:
+        goal = await desk.goals.create("reach it", agent="lead", route="there", max_tokens=3 * CALL)
+        await desk.approvals.answer((await find_question(desk)).id, "stop")
+
+        async def paused() -> bool:
+            return (await desk.goals.get(goal.id)).status == "paused"
+
+        await until(paused)
+        (part,) = [task for task in await desk.tasks.list() if task.agent == "low"]
+        assert (await wait(desk, await desk.tasks.retry(part.id, budget={"tokens": 50 * CALL}))).status == "done"
+        (account,) = await desk.store.read_accounts([goal.id])
+        assert (account.limits, account.on_budget, account.tokens) == ({"tokens": 50 * CALL}, "ask", 12 * CALL)
+        assert (await desk.goals.get(goal.id)).max_tokens == 50 * CALL
+        assert (await desk.goals.resume(goal.id)).status == "active"
+        await desk.goals.clear(goal.id)
 
 
 # -- deadlines of handoffs ---------------------------------------------------------------------------------------------

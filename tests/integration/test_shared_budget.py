@@ -276,6 +276,9 @@ async def test_the_runs_of_an_automation_that_an_agent_created_share_its_account
         run = await wait(desk, run)
         assert (run.account, run.outcome) == (first.id, "budget")
         assert (run.source, run.trace_path) == ("automation", f"{first.id}/{run.id}")
+        seen = await desk.accounts.get(first.id, actor=Actor("agent", "attempt", task=run))
+        assert (seen["title"], seen["agent"], seen["tokens"]) == (first.id, None, 3 * CALL), "its prompt is not shown"
+        assert [task["id"] for task in seen["tasks"]] == [run.id]
         (reached,) = await desk.store.read_events(0, EventFilter(kinds=("budget_reached",), task_id=run.id))
         assert reached.payload["scope"] == "tree"
         account = await read_account(desk, first.id)
@@ -335,6 +338,7 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
 
         await until(is_written)
         before = 207
+        assert (await desk.accounts.get(first.id))["tokens"] == before * CALL
         with pytest.raises(Conflict, match=f"is spent: {before * CALL} tokens"):
             await desk.tasks.retry(first.id, budget={"tokens": before * CALL})
         again = await wait(desk, await desk.tasks.retry(first.id, budget={"tokens": (before + 10) * CALL}))
@@ -343,6 +347,20 @@ async def test_a_retry_that_adds_a_budget_counts_all_tasks_of_the_tree(open_desk
         assert (await wait(desk, running)).status == "done"
         account = await read_account(desk, first.id)
         assert (account.tokens, account.steps) == ((before + 2 + 3) * CALL, before + 2 + 3)
+
+
+async def test_retries_that_open_one_account_at_the_same_time_all_succeed(open_desk: Any) -> None:
+    async def fail(turn: Turn) -> TurnResult:
+        return TurnResult(outcome="error", error="no")
+
+    async with open_desk(it=ScriptedAgent(fail, terms=AgentTerms(submits=True))) as desk:
+        first = await wait(desk, await desk.tasks.submit("x", agent="it"))
+        own = Actor("agent", "attempt", task=first)
+        parts = [await wait(desk, await desk.tasks.submit("x", agent="it", actor=own)) for _ in range(3)]
+        tried = await asyncio.gather(*(desk.tasks.retry(part.id, budget={"tokens": 9 * CALL}) for part in parts))
+        assert {task.account for task in tried} == {first.id}
+        with pytest.raises(Conflict, match="was retried already"):
+            await desk.tasks.retry(parts[0].id)
 
 
 async def test_a_cost_is_unknown_until_somebody_reports_one(open_desk: Any) -> None:

@@ -20,7 +20,7 @@ from midwatch.services.tasks import Tasks
 from midwatch.services.tokens import Tokens
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, put
+from records import KnownAgents, a_goal, put
 
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
@@ -124,15 +124,30 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
 
 
-async def test_an_idempotency_key_shows_an_agent_no_other_task(memory: SqliteStore, clock: FakeClock) -> None:
+async def test_an_idempotency_key_finds_only_own_tasks(memory: SqliteStore, clock: FakeClock) -> None:
+    """Once an agent could take a key of the person for whom it works, and this person got the task of the agent."""
     rights = Authorization(memory, make_terms(submits=True))
     tasks = Tasks(memory, clock, KnownAgents("demo"), lambda route: route, authorization=rights)  # type: ignore[arg-type]
-    agent = agent_of(await put(memory, creator="ann"))
-    await tasks.submit("x", actor="ann", idempotency_key="k")
+    agent, other = agent_of(await put(memory, creator="ann")), agent_of(await put(memory, creator="ann"))
+    child = await tasks.submit("x", actor=agent, idempotency_key="k" * 200)
+    assert (await tasks.submit("x", actor=agent, idempotency_key="k" * 200)).id == child.id
     with pytest.raises(Forbidden, match="only its own work"):
-        await tasks.submit("x", actor=agent, idempotency_key="k")
-    child = await tasks.submit("x", actor=agent, idempotency_key="own")
-    assert (await tasks.submit("x", actor=agent, idempotency_key="own")).id == child.id
+        await tasks.submit("x", actor=other, idempotency_key="k" * 200)
+    own = await tasks.submit("x", actor=ANN, idempotency_key="k" * 200)
+    assert (own.parent_id, own.creator) == (None, "ann")
+
+
+async def test_an_agent_reads_only_the_account_of_its_own_work(memory: SqliteStore, clock: FakeClock) -> None:
+    rights = Authorization(memory)
+    goal, foreign = (a_goal(clock.now(), id=name, scope_id=name, session_key=name) for name in ("g_own", "g_foreign"))
+    await memory.apply(Changes(records=(goal, foreign)))
+    step = agent_of(await put(memory, cause="goal", cause_id=goal.id, session_key=goal.session_key, account_id=goal.id))
+    run = agent_of(await put(memory, account_id="t_first"))
+    for agent, own, other in ((step, goal.id, "t_first"), (run, "t_first", goal.id), (run, "t_first", foreign.id)):
+        await rights.check_account(agent, own)
+        await rights.check_account(ANN, other)
+        with pytest.raises(Forbidden, match="only its own work"):
+            await rights.check_account(agent, other)
 
 
 async def test_a_message_belongs_to_the_creator_of_the_session(memory: SqliteStore) -> None:

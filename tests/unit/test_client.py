@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -270,6 +271,14 @@ async def test_a_key_with_characters_no_header_allows_is_refused() -> None:
         for key in ("schlüssel", "two\nlines"):
             with pytest.raises(InvalidInput, match="ASCII"):
                 await client.retry("t_1", key)
+
+
+@pytest.mark.parametrize(("fields", "why"), [({"max_tokens": 10**20}, "max_tokens: the number is too large"),
+                                              ({"verifier": "\udcff"}, "cannot be sent as JSON")])  # fmt: skip
+async def test_a_value_that_json_cannot_hold_is_refused(fields: Any, why: str) -> None:
+    async with Client("http://127.0.0.1:9", "t") as client:
+        with pytest.raises(InvalidInput, match=why):
+            await client.create_goal("x", fields)
 
 
 async def test_metrics_are_text() -> None:

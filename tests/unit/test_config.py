@@ -85,6 +85,8 @@ def test_a_home_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIDWATCH_HOME", raising=False)
     assert Settings().home == Path("/home/somebody/.midwatch")
     assert Settings(home=Path("~/night")).home == Path("/home/somebody/night")
+    with pytest.raises(BadConfig, match="home: the user after `~` is not known"):
+        Settings.load("~nobody-at-all/night")
 
 
 def test_two_homes_have_their_own_files(tmp_path: Path) -> None:

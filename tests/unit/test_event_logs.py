@@ -169,11 +169,13 @@ async def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_part_of_it(tmp_pa
         ("event_logs = 3", "setting event_logs: it must be a table. Correct"),
         ("[event_logs.'a b']\nkeep = 3", "event_logs.a b: a name has 1 to 63 letters"),
         ("[event_logs.a]\n[event_logs.b]\npath = 'x/../a.jsonl'", "event_logs: b and a write the same file"),
+        ("[event_logs.a]\n[event_logs.b]\npath = 'HOME/a.jsonl'", "event_logs: b and a write the same file"),
+        ("[event_logs.a]\npath = '~nobody-at-all/a.jsonl'", "event_logs.a.path: the user after `~` is not known"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(home: Path, text: str, message: str) -> None:
     home.mkdir(exist_ok=True)
-    (home / "midwatch.toml").write_text(text)
+    (home / "midwatch.toml").write_text(text.replace("HOME", str(home)))
     with pytest.raises(BadConfig) as caught:
         Settings.load(home)
     assert message in str(caught.value)

@@ -339,9 +339,13 @@ def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
 
 
 @pytest.mark.parametrize("status", ["complete", "timeout"])
-def test_no_event_changes_an_ended_goal(status: Any) -> None:
+def test_the_end_of_a_step_only_adds_its_usage_to_an_ended_goal(status: Any) -> None:
     for outcome in OUTCOMES:
-        assert advance(at_step(status=status), end_task(outcome), NOW, MEANS) == Changes()
+        goal = at_step(status=status, completed_at=NOW - 1)
+        changes = advance(goal, end_task(outcome, usage={"input_tokens": 7}), NOW, MEANS)
+        what = after(goal, changes)
+        assert (what.status, what.completed_at, what.tokens, what.seconds) == (status, NOW - 1, 7, 10.0)
+        assert (changes.records, changes.events, changes.deliveries) == ((), (), ())
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])

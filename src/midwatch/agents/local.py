@@ -54,7 +54,7 @@ class LocalConnection(Connection):
     def weights(self) -> Path | None:
         """Return the file with the weights of the model; None if it does not exist."""
         if self._options.weights is not None:
-            file = Path(self._options.weights).expanduser()
+            file = Path(os.path.expanduser(self._options.weights))  # noqa: PTH111 - it accepts unknown users
             return file if file.is_file() else None
         package = find_spec(PACKAGE)  # the package is not imported, because the import needs its dependencies
         places = package.submodule_search_locations if package else None

@@ -280,10 +280,10 @@ class EventQuery(Strict):
     after: int | None = Field(None, ge=0, le=2**62)
     before: int | None = Field(None, ge=0, le=2**62, description="Return the last events before this seq.")
     kind: list[str] = Field(default_factory=list, description="`tool_*` means all kinds that begin with tool_.")
-    task_id: str | None = None
-    tree: str | None = Field(None, description="A task or goal, and all work that grew out of it.")
-    turn_id: str | None = None
-    session_key: str | None = None
+    task_id: str | None = Field(None, min_length=1)
+    tree: str | None = Field(None, min_length=1, description="A task or goal, and all work that grew out of it.")
+    turn_id: str | None = Field(None, min_length=1)
+    session_key: str | None = Field(None, min_length=1)
     agent: str | None = None
     actor: str | None = None
     live: bool = Field(False, description="Include live events, which are never stored.")

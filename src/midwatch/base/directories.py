@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from midwatch.base.errors import DirectoryChanged
+from midwatch.base.errors import BadConfig, DirectoryChanged
 from midwatch.base.home import boot_id
 
 OPEN_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -27,6 +27,14 @@ def directory_of(workdir: str) -> str:
     """
     path = Path(workdir).expanduser().resolve()
     return str(next((parent for parent in (path, *path.parents) if (parent / ".git").exists()), path))
+
+
+def expand_user(path: str | Path, name: str) -> Path:
+    """Return a path with the home of a user instead of `~`. Raise BadConfig, with the setting's `name`, without one."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BadConfig(f"{name}: the user after `~` is not known on this machine; write an absolute path.") from None
 
 
 def is_directory(path: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import click
 
+from midwatch.base.directories import expand_user
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.version import __version__
 from midwatch.cli.command import Command, Group, command
@@ -167,7 +168,7 @@ def find_type(name: str, program: str) -> str:
 
 def find_path(name: str) -> Path | None:
     """Return the absolute path of the file `name`, or None if `name` is empty."""
-    return Path(name).expanduser().absolute() if name else None
+    return expand_user(name, f"the path {name!r}").absolute() if name else None
 
 
 def check_size(option: str, size: int, least: int) -> int:

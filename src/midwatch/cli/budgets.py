@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from midwatch.wire.tasks import TaskInfo
 
 UNKNOWN = "cost unknown"
+MOST = 200
+"""How many tasks of an account are listed, beside its first task."""
 HEADERS = ("ID", "STATE", "SPENT", "WHAT")
 TASK_HEADERS = ("TASK", "STATUS", "AGENT", "TOKENS", "COST", "PROMPT")
 AccountId = Annotated[str, Argument(metavar="ID", help="The id of a first task, of a goal, or day:DATE.")]
@@ -114,7 +116,8 @@ def describe_tree(account: BudgetInfo, task_id: str) -> str | None:
     first = account["id"] == task_id
     whose = "with all work that grew out of it" if first else "all work that grew out of"
     begin = "" if first else f" {account['id']}"
-    count = f"{len(account['tasks'])} tasks, see `midwatch budget {account['id']}`"
+    many = f"more than {MOST}" if len(account["tasks"]) > MOST else len(account["tasks"])
+    count = f"{many} tasks, see `midwatch budget {account['id']}`"
     return f"{whose}{begin}: {describe_spending(account)}; {count}"
 
 

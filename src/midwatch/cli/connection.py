@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from midwatch.base.directories import expand_user
 from midwatch.base.errors import BadConfig, HomeUnusable, MidwatchError, NotRunning
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Desk:
 
 def home_path() -> Path:
     """Return the home directory of midwatch."""
-    return Path(os.environ.get("MIDWATCH_HOME") or "~/.midwatch").expanduser().absolute()
+    return expand_user(os.environ.get("MIDWATCH_HOME") or "~/.midwatch", "MIDWATCH_HOME").absolute()
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from midwatch.base import errors
+from midwatch.base.directories import expand_user
 from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Unauthorized
 from midwatch.base.home import Home
 from midwatch.base.trace import own_trace
@@ -24,6 +25,8 @@ Exchange = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer]]
 PREFIX = "/api/v1"
 SOCKET_SECONDS = 10.0
 MAX_ANSWER = 4096
+LONGEST_NUMBER = 63
+"""How many bits a whole number of a request may have, without its sign."""
 
 
 class Transport:
@@ -58,7 +61,7 @@ class Transport:
 
         Raise NotRunning if no server runs for this home.
         """
-        directory = Home(Path(home).expanduser().absolute())
+        directory = Home(expand_user(home, "home").absolute())
 
         def locate() -> tuple[str, str] | None:
             server = directory.server()
@@ -105,7 +108,7 @@ class Transport:
         self, method: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> object:
         headers = {"content-type": "application/json", **(headers or {})}
-        return orjson.loads(await self._reply(method, path, headers, orjson.dumps(body, default=str)))
+        return orjson.loads(await self._reply(method, path, headers, _encode(body)))
 
     async def _reply(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
@@ -189,8 +192,19 @@ def format_moment(moment: datetime | None) -> str | None:
 def add_query(path: str, query: Mapping[str, Any]) -> str:
     """Return a path with the parameters of a query. A list is repeated; true and false are in lower case."""
     texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
-    encoded = urlencode(texts, doseq=True)
+    encoded = urlencode(texts, doseq=True, errors="replace")
     return f"{path}?{encoded}" if encoded else path
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    """Return the body of a request as JSON. Raise InvalidInput for a value that JSON cannot hold."""
+    try:
+        return orjson.dumps(body, default=str)
+    except TypeError as problem:
+        for name, value in body.items():
+            if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+                raise InvalidInput(f"{name}: the number is too large; use a smaller one.", field=name) from None
+        raise InvalidInput(f"the request cannot be sent as JSON: {problem}; correct its values.") from None
 
 
 def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:

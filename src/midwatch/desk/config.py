@@ -23,9 +23,11 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
+from midwatch.base.directories import expand_user
 from midwatch.base.errors import BadConfig, Conflict, InvalidInput
 from midwatch.desk.hook_settings import HookEntry
 from midwatch.domain.agent import NAME, AgentCapability, check_name
@@ -64,7 +66,7 @@ def _check_networks(value: list[str]) -> list[str]:
 
 
 def _resolve(value: Path) -> Path:
-    return value.expanduser().absolute()
+    return expand_user(value, "home").absolute()
 
 
 def _check_host(value: str) -> str:
@@ -271,6 +273,8 @@ def _check_log_path(value: str | None) -> str | None:
         raise ValueError("the name of the file must end with .jsonl, such as logs/audit.jsonl")
     if value is not None and os.path.normpath(value).startswith("../"):
         raise ValueError("a relative path begins in the home and cannot leave it; write an absolute path instead")
+    if value is not None and os.path.expanduser(value).startswith("~"):  # noqa: PTH111 - it accepts unknown users
+        raise ValueError("the user after `~` is not known on this machine; write an absolute path")
     return value
 
 
@@ -299,10 +303,10 @@ class EventLogSettings(_Section):
         )  # fmt: skip
 
 
-def _check_event_logs(value: dict[str, EventLogSettings]) -> dict[str, EventLogSettings]:
+def _check_event_logs(value: dict[str, EventLogSettings], info: ValidationInfo) -> dict[str, EventLogSettings]:
     names: dict[Path, str] = {}
     for name, settings in value.items():
-        path = Path(os.path.normpath(settings.options(name, Path("/")).path))
+        path = Path(os.path.realpath(settings.options(name, info.data.get("home", Path("/"))).path))
         if path in names:
             raise ValueError(f"{name} and {names[path]} write the same file; give one of them another `path`")
         names[path] = name

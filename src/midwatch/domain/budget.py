@@ -195,10 +195,16 @@ def is_reached(most: float, spent: float) -> bool:
 def _limit(name: str, value: Any, field: str) -> Any:
     """Return one limit of a request's budget as a number, or raise InvalidInput."""
     try:
+        if isinstance(value, str) and not value.isascii():  # float also reads the digits of other scripts
+            raise ValueError
         read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
-    except (ValueError, TypeError, OverflowError, InvalidInput):
+    except OverflowError:
+        read = math.inf
+    except (ValueError, TypeError, InvalidInput):
         read = math.nan
-    if isinstance(value, bool) or not 0 < read <= MOST or (name in WHOLE and read != int(read)):
+    if read > MOST and not isinstance(value, bool):
+        raise InvalidInput(f"the budget's {name} must be at most {MOST:.0f}.", field=field)
+    if isinstance(value, bool) or not read > 0 or (name in WHOLE and read != int(read)):
         kind = "whole number" if name in WHOLE else "number"
         more = ", or a duration such as 10m" if name == "seconds" else ""
         raise InvalidInput(f"the budget's {name} must be a {kind} above 0{more}.", field=f"{field}.{name}")

@@ -372,8 +372,6 @@ def _go_on(goal: Goal, now: int, means: Means, *, asks: bool = False, **fields: 
 def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
     """Return the step that continues a goal after one of its tasks has ended."""
     task = ended.task
-    if not goal.open:
-        return Changes()
     spent = _add_spending(goal, ended)
     if goal.status != "active" or task.id != goal.task_id:
         return Changes(updates=(update_record(goal, now, **spent),))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from midwatch.base.directories import expand_user
 from midwatch.base.errors import BadConfig, Conflict
 from midwatch.base.files import read_regular
 from midwatch.programs.egress import READABLE, read_target
@@ -410,9 +411,10 @@ def build_sandbox(
     own = Path(home).resolve()
     for name, paths in (("sandbox_paths", write), ("sandbox_read", read)):
         for path in paths:
-            if _absolute(path) == _home():
+            real = expand_user(path, f"agents.{agent}.{name}").resolve()
+            if real == _home():
                 raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides {path!r}; name paths inside of it.")
-            if _absolute(path).is_relative_to(own):
+            if real.is_relative_to(own):
                 raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides midwatch's home; remove {path!r}.")
     return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read), network=network, hosts=tuple(hosts))
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import reduce
 from typing import Any
 
 from midwatch.base.clock import iso
-from midwatch.base.errors import Forbidden, NotFound
+from midwatch.base.errors import NotFound
 from midwatch.domain.account import DAY, Account, AccountStore, build_account, set_limits
 from midwatch.domain.approval import resolve
-from midwatch.domain.budget import NO_LIMITS, Budget, Spending
+from midwatch.domain.budget import NO_LIMITS, Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.goal import Goal
 from midwatch.domain.identity import AnyActor
@@ -32,43 +30,45 @@ class Accounts:
     async def list(self, limit: int = 50, *, actor: AnyActor = None) -> list[dict[str, Any]]:
         """Return accounts with limits as JSON: those that ask first, then those of open work, then newest first."""
         authorize(actor, "oversee")
-        described = [await self._describe(account) for account in await self._store.list_accounts(min(limit, MOST))]
+        described = [
+            await self._describe(account, actor) for account in await self._store.list_accounts(min(limit, MOST))
+        ]
         return sorted(described, key=lambda account: (account["question"] is None, not account["open"]))
 
     async def get(self, account_id: str, *, actor: AnyActor = None) -> dict[str, Any]:
-        """Return an account as JSON, with its tasks, or raise NotFound. The account of any task can be read."""
+        """Return an account as JSON, with its first tasks, or raise NotFound. The account of any task can be read.
+
+        An agent gets only tasks that belong to its own work.
+        """
         tasks = await self._store.list_account_tasks(account_id)
         account = next(iter(await self._store.read_accounts([account_id])), None)
         if account is None and not tasks:
             raise NotFound("budget", account_id)
         authorize(actor, "oversee" if account_id.startswith(DAY) else "read")
-        seen = [task for task in tasks if await self._may_read(actor, task)]
-        if tasks and not seen:
-            await self._authorization.check_tasks(actor, "read", tasks)
+        seen = [task for task in tasks if await self._authorization.may_read(actor, task)]
+        if not seen:
+            await self._authorization.check_account(actor, account_id)
         if account is None:
-            first = tasks[0]
-            spent = reduce(Spending.plus, (Spending.of(task.usage) for task in tasks), Spending())
+            first, spent = tasks[0], await self._store.sum_account(account_id)
             account = build_account(first._replace(account_id=account_id), NO_LIMITS, spent, first.created_at)
-        return {**await self._describe(account), "tasks": [_describe_task(task) for task in seen]}
+        return {**await self._describe(account, actor), "tasks": [_describe_task(task) for task in seen]}
 
-    async def _may_read(self, actor: AnyActor, task: Task) -> bool:
-        """Return whether the actor may read a task: an agent may read only its own work."""
-        with suppress(Forbidden):
-            await self._authorization.check_tasks(actor, "read", [task])
-            return True
-        return False
-
-    async def _describe(self, account: Account) -> dict[str, Any]:
+    async def _describe(self, account: Account, actor: AnyActor) -> dict[str, Any]:
+        """Return an account as JSON. An actor that may not read its first task or its goal does not get its title."""
         approval = await self._store.get_approval(account.approval_id) if account.approval_id else None
         root = await self._store.get_task(account.id) if account.scope != "day" else None
         goal = await self._store.get_goal(account.id) if account.scope == "goal" else None
+        origin = goal or root
+        title, agent = account.id, None
+        if origin is not None and await self._authorization.may_read(actor, origin):
+            title, agent = origin.objective if isinstance(origin, Goal) else origin.prompt, origin.agent
         return {
             **account.snapshot(),
             "usd": await read_cost(self._store, account),
             "question": approval.id if approval is not None and approval.status == "pending" else None,
             "open": bool((root and root.open) or (goal and goal.open)),
-            "title": goal.objective if goal else root.prompt if root else account.id,
-            "agent": goal.agent if goal else root.agent if root else None,
+            "title": title,
+            "agent": agent,
         }
 
 

@@ -8,6 +8,7 @@ same table, by role only, before it reads the body of a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -205,6 +206,24 @@ class Authorization:
         if session is not None and creator != getattr(actor, "name", None):
             for other, mode in await self._store.list_session_managers(key):
                 authorize(actor, action, Owner(other, mode, work))
+
+    async def check_account(self, actor: AnyActor, account_id: str) -> None:
+        """Raise Forbidden unless the actor may read the account because it belongs to the actor's task or goal."""
+        own = agent_task(actor)
+        if _is_free(actor, "read") or (own is not None and own.account == account_id):
+            return
+        goal = await self._store.get_goal(account_id)
+        authorize(actor, "read", Owner(None, work=frozenset({account_id})) if goal is None else own_record(goal))
+
+    async def may_read(self, actor: AnyActor, record: Task | Goal) -> bool:
+        """Return whether the actor may read a task or a goal. An agent may read only its own work."""
+        with suppress(Forbidden):
+            if isinstance(record, Goal):
+                authorize(actor, "read", own_record(record))
+            else:
+                await self.check_tasks(actor, "read", [record])
+            return True
+        return False
 
     async def _find_owner(self, task: Task, work: frozenset[str]) -> Owner:
         """Return the owner of a task.

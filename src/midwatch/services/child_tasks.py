@@ -17,7 +17,11 @@ async def attach_task(store: Store, task: Task, parent: Task | None) -> Task:
         return task
     rules = await inherit_rules(store, parent)
     root = parent.root_id or parent.id
-    task = task._replace(parent_id=parent.id, root_id=root, on_budget=parent.on_budget, approvals=rules)
+    # an agent works for the creator of its task, but must not take the idempotency keys of this person
+    key = f"agent:{task.idempotency_key}" if task.idempotency_key else None
+    task = task._replace(
+        parent_id=parent.id, root_id=root, on_budget=parent.on_budget, approvals=rules, idempotency_key=key
+    )
     return derive(task, parent, "background")
 
 

@@ -5,7 +5,7 @@ The record is `midwatch.domain.goal`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -34,6 +34,8 @@ from midwatch.services.tasks import Tasks
 
 SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
 CLEARABLE = clearable(Goal)
+ACCOUNT_FIELDS = frozenset({"max_tokens", "max_usd", "max_seconds", "on_budget"})
+"""The fields that decide about the account of a goal. An edit of another field leaves an open question as it is."""
 
 
 class Goals(ManagedRecords[Goal]):
@@ -152,7 +154,7 @@ class Goals(ManagedRecords[Goal]):
             payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
             fields = {name: getattr(after, name) for name in values}
             step = change_record(goal, payload, now, actor_name(actor), **fields)
-            return step.plus(await self._set_limits(after, now))
+            return step.plus(await self._set_limits(goal, after, values.keys(), now))
 
         return await self._change(goal_id, change, actor, revision)
 
@@ -271,13 +273,16 @@ class Goals(ManagedRecords[Goal]):
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 
-    async def _set_limits(self, goal: Goal, now: int) -> Changes:
-        """Return the changes that give the account of a goal its new limits."""
-        account = next(iter(await self._store.read_accounts([goal.id])), None)
+    async def _set_limits(self, before: Goal, after: Goal, edited: Set[str], now: int) -> Changes:
+        """Return the changes that give the account of a goal its new limits, if they were edited."""
+        terms = await self._terms(after.agent)
+        mode = rules.choose_mode(after, terms)
+        if not edited & ACCOUNT_FIELDS and mode == rules.choose_mode(before, terms):
+            return Changes()
+        account = next(iter(await self._store.read_accounts([after.id])), None)
         if account is None:
             return Changes()
-        mode = rules.choose_mode(goal, await self._terms(goal.agent))
-        return await change_limits(self._store, account, rules.limits_of(goal), mode, now)
+        return await change_limits(self._store, account, rules.limits_of(after), mode, now)
 
     # -- internal ----------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from midwatch.base.errors import Conflict
-from midwatch.domain.account import build_account, list_ids, scope_of
+from midwatch.domain.account import Account, build_account, list_ids, scope_of
 from midwatch.domain.budget import NO_LIMITS, Budget
 from midwatch.domain.changes import Changes
+from midwatch.domain.goal import Goal, raise_goal
+from midwatch.domain.requests import OnBudget
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.accounts import change_limits
@@ -25,7 +27,8 @@ async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tup
         raised_id = accounts[0].id  # only the task itself has limits, not the work that it belongs to
     elif not accounts and raised is not NO_LIMITS:
         spent = await store.sum_account(old.account)
-        opened = build_account(old, raised, spent, now)
+        mode = _find_mode(None, await store.get_task(old.account), old)
+        opened = build_account(old._replace(on_budget=mode), raised, spent, now)
         accounts, own = [opened], raised.data()
         changes = Changes(records=(opened,))
     for account in accounts:
@@ -38,5 +41,24 @@ async def raise_limits(store: Store, old: Task, raised: Budget, now: int) -> tup
         if account.id == (old.retry_of or old.id):
             own = limits.data()
         if limits != account.budget:
-            changes = changes.plus(await change_limits(store, account, limits, old.on_budget, now))
+            changes = changes.plus(await _set_limits(store, account, limits, old, now))
     return own, changes
+
+
+async def _set_limits(store: Store, account: Account, limits: Budget, old: Task, now: int) -> Changes:
+    """Return the changes that give an account, and the goal that it belongs to, new limits.
+
+    An answer may have changed what happens when the account is spent. Then it becomes what it was before the answer.
+    """
+    goal = await store.get_goal(account.id) if account.scope == "goal" else None
+    steps = await store.list_goal_steps(account.id, 1) if goal else []
+    mode = _find_mode(goal, steps[0] if steps else await store.get_task(account.id), old)
+    raised = (raise_goal(goal, limits, now),) if goal is not None and goal.open else ()
+    return (await change_limits(store, account, limits, mode, now)).plus(Changes(updates=raised))
+
+
+def _find_mode(goal: Goal | None, first: Task | None, old: Task) -> OnBudget:
+    """Return what was set for an account: by its goal, or for its first task; for the task `old` if this was pruned."""
+    if goal is not None and goal.on_budget is not None:
+        return goal.on_budget
+    return old.on_budget if first is None else first.on_budget

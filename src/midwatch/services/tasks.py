@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from midwatch.base.clock import SECOND, Clock, iso
-from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, UnknownAgent
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFinished, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
@@ -21,7 +21,7 @@ from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, new_task
+from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, new_task
 from midwatch.domain.task_step import TaskStep
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
@@ -267,6 +267,20 @@ class Tasks:
         """
         await self.authorization.check_task(actor, "manage", task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
+        for _ in range(TRIES):
+            again, raised = await self._renew(task_id, actor_name(actor), idempotency_key, budget)
+            try:
+                return (await self._store.submit(again, also=raised)).task
+            except KeyReused:
+                raise
+            except Conflict:  # it was retried already, or another retry opened or raised the same account meanwhile
+                continue
+        raise Conflict(f"task {task_id} was retried already, or its automation runs now; see `midwatch tasks`.")
+
+    async def _renew(
+        self, task_id: str, actor: str | None, idempotency_key: str | None, budget: Mapping[str, Any] | None
+    ) -> tuple[Task, Changes]:
+        """Return a new task that retries an ended one, and the changes of its accounts."""
         old = await self._get(task_id)
         if old.open:
             raise Conflict(f"task {old.id} is still {old.status}; first cancel it with `midwatch cancel {old.id}`.")
@@ -278,17 +292,11 @@ class Tasks:
         now = self._clock.now()
         fresh = new_task(
             now, old.prompt, old.agent, old.session_key, submitter=self._submitter, retry_of=old.retry_of or old.id,
-            creator=actor_name(actor) or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
+            creator=actor or old.creator, internal_key=f"retry:{old.id}", idempotency_key=idempotency_key,
             body_hash=body_hash(f"retry:{old.id}", {"budget": budget}) if idempotency_key else None,
             **{name: getattr(old, name) for name in KEPT_BY_RETRY},
         )  # fmt: skip
-        again, raised = await attach_retry(self._store, fresh, old, Budget.from_data(budget), now)
-        try:
-            return (await self._store.submit(again, also=raised)).task
-        except Conflict:
-            raise Conflict(
-                f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
-            ) from None
+        return await attach_retry(self._store, fresh, old, Budget.from_data(budget), now)
 
     async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
         """Return the tasks that have the same root as `task`, as JSON, each with its relation to `task`."""
