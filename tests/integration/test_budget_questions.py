@@ -117,7 +117,7 @@ async def test_a_spent_budget_waits_for_an_answer_without_a_slot_and_then_goes_o
             "No answer within 12h: the work stops.",
         ]
         (asked,) = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice.startswith("asked")]
-        assert f'midwatch approve {question.id} --choice "raise by 50 %"' in asked.text
+        assert f"midwatch approve {question.id} --choice 'raise by 50 %'" in asked.text
         other = await wait(desk, await submit(desk, "go on 1"))
         assert other.status == "done", "the slot is free meanwhile"
         assert len(await read_events(desk, "llm_response")) == 4 + 1, "no call is made meanwhile"
