@@ -127,9 +127,7 @@ async def test_budgets_are_listed_and_shown(served: Desk) -> None:
     assert re.search(
         rf"with all work that grew out of it: 500 tokens, \$0\.05, .*; {count}", served("show", task["id"])
     )
-    of_part = (
-        rf"this task: 300 tokens, \$0\.03\n.*with all other work that began with {task['id']}: 500 tokens, .*; {count}"
-    )
+    of_part = rf"this task: 300 tokens, \$0\.03\n *the whole work that it belongs to: 500 tokens, .*; {count}"
     assert re.search(of_part, served("show", part["id"]))
     assert "there is no budget" in served("budget", "t_none", status=3)
     served("cancel", asking["id"])

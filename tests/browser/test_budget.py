@@ -62,17 +62,17 @@ async def test_a_task_tells_its_own_usage_from_that_of_its_tree_without_a_budget
     await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     own, tree = page.locator(".used p").all_inner_texts, page.locator(".used a")
-    await expect(tree).to_have_text("500 tokens · $0.0500 · 2 tasks")
+    await expect(tree).to_have_text("500 tokens · $0.0500 · 5 steps · 2 tasks")
     assert await own() == [
         "This task\n160 tokens in · 40 out · $0.0200 · m",
-        "With all work that grew out of it\n500 tokens · $0.0500 · 2 tasks",
+        "With all work that grew out of it\n500 tokens · $0.0500 · 5 steps · 2 tasks",
     ]
     await page.get_by_role("link", name="helper").first.click()
     await expect(page.locator(".used")).to_contain_text("The whole work that it belongs to")
     unpriced = await desk.submit("unpriced 2", "leader")
     await desk.wait_for_end(unpriced)
     await page.goto(f"/tasks/{unpriced}")
-    await expect(tree).to_have_text("200 tokens · cost unknown · 1 task")
+    await expect(tree).to_have_text("200 tokens · cost unknown · 2 steps · 1 task")
 
 
 async def test_the_tree_of_a_budget_is_shown_while_it_is_spent_and_its_question_is_answered(

@@ -66,7 +66,7 @@ def test_a_duration_must_be_finite(text: str) -> None:
 def test_a_number_that_no_float_can_hold_is_refused() -> None:
     with pytest.raises(InvalidInput, match="is not a duration"):
         seconds(10**399)
-    with pytest.raises(InvalidInput, match="must be a whole number above 0"):
+    with pytest.raises(InvalidInput, match="must be at most 1000000000000000"):
         Budget.from_data({"tokens": 10**399})
 
 

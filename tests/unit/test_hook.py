@@ -289,18 +289,29 @@ async def test_a_call_may_clean_up_when_its_thread_ends() -> None:
 
 
 async def test_a_hook_that_ends_its_event_loop_gets_a_new_one() -> None:
-    thread, again = HookThread("x"), threading.Event()
+    thread, ending, may_end, again = HookThread("x"), threading.Event(), threading.Event(), threading.Event()
 
     async def end_loop() -> None:
         asyncio.get_running_loop().stop()
-        await asyncio.sleep(3600)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ending.set()
+            may_end.wait(60)
 
     async def note() -> None:
         again.set()
 
+    first = asyncio.create_task(thread.run(end_loop))
+    await asyncio.to_thread(ending.wait, 60)
+    late = asyncio.create_task(thread.run(partial(asyncio.sleep, 3600)))
+    await asyncio.sleep(0)  # the call is with the loop that is ending now
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
-        await thread.run(end_loop)
+        await first
+    with pytest.raises(RuntimeError, match="its event loop has ended"):
+        await late
     while not again.is_set():  # the old thread may still be ending
-        with suppress(RuntimeError, asyncio.CancelledError):
+        with suppress(RuntimeError):
             await thread.run(note)
     await thread.stop()

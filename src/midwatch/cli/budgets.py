@@ -113,12 +113,11 @@ def describe_tree(account: BudgetInfo, task_id: str) -> str | None:
     """Return what all work of an account has used, as text; None if the task is its only task."""
     if len(account["tasks"]) < 2:
         return None
-    first = account["id"] == task_id
-    whose = "with all work that grew out of it" if first else "all work that grew out of"
-    begin = "" if first else f" {account['id']}"
+    first = account["id"]
+    whose = "with all work that grew out of it" if first == task_id else "the whole work that it belongs to"
     many = f"more than {MOST}" if len(account["tasks"]) > MOST else len(account["tasks"])
-    count = f"{many} tasks, see `midwatch budget {account['id']}`"
-    return f"{whose}{begin}: {describe_spending(account)}; {count}"
+    count = f"{many} tasks, see `midwatch budget {first}`"
+    return f"{whose}: {describe_spending(account)}; {count}"
 
 
 async def find_retry_command(desk: Desk, task: TaskInfo, account: BudgetInfo | None = None) -> str | None:

@@ -203,7 +203,7 @@ def _limit(name: str, value: Any, field: str) -> Any:
     except (ValueError, TypeError, InvalidInput):
         read = math.nan
     if read > MOST and not isinstance(value, bool):
-        raise InvalidInput(f"the budget's {name} must be at most {MOST:.0f}.", field=field)
+        raise InvalidInput(f"the budget's {name} must be at most {MOST:.0f}.", field=f"{field}.{name}")
     if isinstance(value, bool) or not read > 0 or (name in WHOLE and read != int(read)):
         kind = "whole number" if name in WHOLE else "number"
         more = ", or a duration such as 10m" if name == "seconds" else ""

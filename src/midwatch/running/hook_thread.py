@@ -24,17 +24,44 @@ class HookThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
+        self._ended: asyncio.Future[None] | None = None
         self._thread: threading.Thread | None = None
 
     async def run(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call a method of the hook on the thread. If the caller is cancelled, the call is cancelled when it waits."""
-        if self._loop is None or self._thread is None or not self._thread.is_alive():
-            self._loop, self._stopped = asyncio.new_event_loop(), asyncio.Event()
-            self._thread = threading.Thread(
-                target=_serve, args=(self._name, self._loop, self._stopped), name=f"hook {self._name}", daemon=True
-            )  # fmt: skip
-            self._thread.start()
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._contain(call), self._loop))
+        """Call a method of the hook on the thread. If the caller is cancelled, the call is cancelled when it waits.
+
+        Raise RuntimeError if the hook has ended its event loop before the call has ended.
+        """
+        if self._loop is None or self._ended is None or self._ended.done():
+            self._loop, self._ended = self._start()
+        ended, contained = self._ended, self._contain(call)
+        try:
+            called = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained, self._loop))
+        except RuntimeError:
+            contained.close()
+            raise
+        try:
+            await asyncio.wait((called, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not called.done():
+                contained.close()
+                raise RuntimeError("its event loop has ended")
+            called.result()
+        finally:
+            called.cancel()
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]:
+        """Start a thread, and return its event loop and a future that is done when the thread has ended."""
+        caller, loop, self._stopped = asyncio.get_running_loop(), asyncio.new_event_loop(), asyncio.Event()
+        ended = caller.create_future()
+
+        def serve(stopped: asyncio.Event) -> None:
+            _serve(self._name, loop, stopped)
+            with suppress(RuntimeError):  # the loop of the caller is closed
+                caller.call_soon_threadsafe(ended.set_result, None)
+
+        self._thread = threading.Thread(target=serve, args=(self._stopped,), name=f"hook {self._name}", daemon=True)
+        self._thread.start()
+        return loop, ended
 
     async def _contain(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await asyncio.sleep(0)  # if the caller was cancelled while the hook blocked, this call ends here

@@ -214,6 +214,8 @@ class TurnSpending:
 
         If an agent reserves its steps, limits that are reached already do not count: the next step is not granted.
         """
+        if not self._accounts:
+            return None
         rests = [
             account.budget.seconds - self._estimate(account).seconds
             for account in self._get_limited()
