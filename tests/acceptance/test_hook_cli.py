@@ -28,7 +28,7 @@ kind = "command"
 argv = ["{python}", "{program}", "{{prompt}}"]
 
 [agents.coder.approvals]
-deny = [{{ command = "git push" }}, {{ path = "**/.env" }}]
+deny = [{{ command = "git push" }}, {{ path = "**/.env" }}, {{ path = "secret/**" }}]
 ask = [{{ command = "make deploy" }}]
 allow = [{{ command = "git status" }}]
 
@@ -44,12 +44,13 @@ kind = "command"
 argv = ["true"]
 
 [agents.claude.approvals]
-deny = [{{ tool = "WebFetch" }}]
+deny = [{{ tool = "WebFetch" }}, {{ path = "secret/**" }}]
 ask = [{{ command = "make deploy" }}]
 """
 PROGRAM = """
-import json, subprocess, sys
+import json, os, subprocess, sys
 call = json.loads(sys.argv[1])
+call["cwd"] = os.path.join(os.getcwd(), call["cwd"])
 hook = [sys.executable, "-m", "midwatch", "hook", "claude"]
 done = subprocess.run(hook, input=json.dumps(call), capture_output=True, text=True)
 print(json.dumps({"status": done.returncode, "out": done.stdout, "err": done.stderr}))
@@ -63,11 +64,11 @@ time.sleep(3600)
 """
 
 
-def describe(tool: str, call_id: str = "toolu_1", **arguments: Any) -> str:
-    """Return a tool call as Claude Code describes it."""
+def describe(tool: str, call_id: str = "toolu_1", cwd: str = "", **arguments: Any) -> str:
+    """Return a tool call as Claude Code describes it; `cwd` may be relative to the directory of the work."""
     return json.dumps({
         "hook_event_name": "PreToolUse", "tool_name": tool, "tool_input": arguments, "tool_use_id": call_id,
-        "cwd": "/tmp", "session_id": "s", "permission_mode": "bypassPermissions",
+        "cwd": cwd, "session_id": "s", "permission_mode": "bypassPermissions",
     })  # fmt: skip
 
 
@@ -99,9 +100,9 @@ async def wait_for_end(client: Client, task_id: str) -> Any:
     return task
 
 
-async def run_hook(call: str, home: Path) -> tuple[int | None, str, str]:
+async def run_hook(call: str, home: Path, **env: str) -> tuple[int | None, str, str]:
     """Run the hook as a person's own Claude Code does, outside of a task."""
-    child = await start_hook({"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)})
+    child = await start_hook({"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home), **env})
     out, err = await child.communicate(call.encode())
     return child.returncode, out.decode(), err.decode()
 
@@ -143,6 +144,9 @@ async def test_rules_decide_inside_a_task(server: Server) -> None:
     ]
     assert read_decision((await run_in_task(server, describe("Read", file_path="/tmp/x/../.env")))["out"])[0] == "deny"
     assert read_decision((await run_in_task(server, describe("Bash", command="git status")))["out"])[0] == "allow"
+    for call in (describe("Bash", cwd="secret", command="cat k"), describe("Read", cwd="secret", file_path="k")):
+        decision, reason = read_decision((await run_in_task(server, call))["out"])
+        assert decision == "deny" and "secret/**" in reason, "the program has changed its directory"
     nobody = await run_in_task(server, describe("Bash", command="ls"))
     assert (nobody["status"], nobody["out"].strip()) == (0, "")
 
@@ -166,6 +170,9 @@ async def test_rules_decide_outside_of_a_task(server: Server) -> None:
     assert (status, read_decision(out)[0]) == (0, "ask")
     status, out, _ = await run_hook(describe("Read", file_path="/tmp/x"), server.home)
     assert (status, out.strip()) == (0, "")
+    inside = describe("Bash", cwd="/tmp/project/secret", command="cat k")
+    status, out, _ = await run_hook(inside, server.home, CLAUDE_PROJECT_DIR="/tmp/project")
+    assert (status, read_decision(out)[0]) == (0, "deny")
 
 
 @pytest.mark.parametrize("call", ["", "not JSON", "[]", '{"tool_name": "Bash"}', '{"tool_name": 1, "tool_input": {}}'])

@@ -445,11 +445,16 @@ class Agent:
         path, content = argument.split(None, 1)
         self.tell(lambda: self.ask("fs/write_text_file", {"path": path, "content": content}) or "written")
 
-    def do_run(self, argument):
+    def do_run_in(self, argument):
+        """`run_in DIRECTORY COMMAND`: run a command in another directory to its end."""
+        directory, command = argument.split(None, 1)
+        self.do_run(command, cwd=str(Path.cwd() / directory))
+
+    def do_run(self, argument, **place):
         """Run a command in a terminal to its end."""
 
         def run():
-            name = self.ask("terminal/create", {"command": argument})["terminalId"]
+            name = self.ask("terminal/create", {"command": argument, **place})["terminalId"]
             status = self.ask("terminal/wait_for_exit", {"terminalId": name})
             output = self.ask("terminal/output", {"terminalId": name})
             self.ask("terminal/release", {"terminalId": name})

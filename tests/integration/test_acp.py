@@ -344,6 +344,8 @@ async def test_rules_hold_for_what_midwatch_does_for_an_agent(tmp_path: Path) ->
             ("[[write x/../secret/new text]]", "write_text_file", "deny any use of secret/**"),
             ("[[run cp secret/k copy]]", "terminal", "deny any use of secret/**"),
             ("[[run git push origin]]", "terminal", "deny `git push **`"),
+            ("[[run_in secret cat k]]", "terminal", "deny any use of secret/**"),
+            ("[[run_in x/../secret cat k]]", "terminal", "deny any use of secret/**"),
         ):
             task = await run_task(desk, prompt)
             assert f"refused: It was not run: a rule forbids it ({rule})" in (task.result or "")
@@ -385,13 +387,14 @@ async def test_a_call_that_is_changed_while_it_is_asked_is_asked_again(tmp_path:
 
 async def test_one_yes_is_enough_for_a_request_and_its_file(tmp_path: Path) -> None:
     async with desk_at(tmp_path, '[approvals]\nask = [{kind = "edit"}]\n') as desk:
-        prompt = "[[diff notes]] [[write {0}/notes text]] [[write {0}/other text]]".format(tmp_path / "memory")
+        prompt = "[[diff notes]] [[write {0}/notes 1]] [[write {0}/notes 2]] [[write {0}/other 3]]"
+        prompt = prompt.format(tmp_path / "memory")
         sending = asyncio.create_task(run_task(desk, prompt))
-        for path in ("notes", "other"):
+        for path in ("notes", "notes", "other"):
             question = await wait_for_question(desk)
             assert question.paths == (f"{tmp_path}/memory/{path}",)
             await desk.approvals.answer(question.id, question.choices[0].name)
-        assert (await sending).result == "writtenwritten"
+        assert (await sending).result == "writtenwrittenwritten"
 
 
 async def test_a_yes_to_read_a_file_allows_no_change(tmp_path: Path) -> None:

@@ -288,6 +288,8 @@ async def test_an_acp_agent_is_asked_about_by_hooks_before_rules_and_people(home
         assert (task.outcome, (task.result or "").strip()) == ("ok", "refused: use the copy in x")
         (skipped,) = await read_events(desk, task, "tool_exec_skipped")
         assert (skipped.payload["reason"], skipped.payload["rule"]) == ("use the copy in x", "hook:Everywhere")
+        task = await run(desk, "[[ask ar touch ran]] [[run touch ran]]")
+        assert (task.result or "").strip() == "refused: use the copy in x", "a permission does not replace this hook"
         assert not (tmp_path / "ran").exists()
 
 

@@ -158,14 +158,18 @@ class AnswerBody(Strict):
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
+ROOT = "Outside of a task: the directory of the work, which the paths of rules begin at; by default `workdir`."
+
+
 class ToolCallBody(Strict):
     """A tool that an agent's program wants to use."""
 
     tool: str = Field(min_length=1, max_length=500, examples=["Bash"])
     arguments: dict[str, Any] = Field(default_factory=dict, examples=[{"command": "git push"}])
     id: str | None = Field(None, max_length=500, description="The id of the call; a repeated request has the same id.")
-    workdir: str | None = Field(None, max_length=4096, description="The directory that relative paths begin at.")
+    workdir: str | None = Field(None, max_length=4096, description="The directory that the tool starts in.")
     agent: str | None = Field(None, max_length=100, description="Outside of a task: the agent whose rules apply.")
+    root: str | None = Field(None, max_length=4096, description=ROOT)
     wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a decision.")
 
 

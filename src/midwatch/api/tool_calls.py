@@ -29,7 +29,7 @@ async def check(desk: DeskDep, request: Request, actor: Caller, body: ToolCallBo
 
     call = describe_call(body.tool, body.arguments, body.id, body.workdir)
     with request.app.state.streams.place(actor) if body.wait else nullcontext():
-        decision = await desk.tool_calls.check(call, agent=body.agent, wait=body.wait, actor=actor)
+        decision = await desk.tool_calls.check(call, agent=body.agent, root=body.root, wait=body.wait, actor=actor)
     if decision is None:
         return Json({"action": "pending", "reason": None, "by": None})
     return Json({"action": decision.action, "reason": decision.reason, "by": decision.by})

@@ -117,12 +117,13 @@ def read_call(data: bytes) -> dict[str, Any]:
     tool, arguments = (given.get("tool_name"), given.get("tool_input")) if isinstance(given, dict) else (None, None)
     if not isinstance(given, dict) or not isinstance(tool, str) or not isinstance(arguments, dict):
         raise InvalidInput("standard input must be the JSON of a PreToolUse hook, with `tool_name` and `tool_input`.")
-    used_id, workdir = given.get("tool_use_id"), given.get("cwd")
+    used_id, workdir, root = given.get("tool_use_id"), given.get("cwd"), os.environ.get("CLAUDE_PROJECT_DIR")
     return {
         "tool": tool,
         "arguments": arguments,
         "id": used_id if isinstance(used_id, str) else None,
-        "workdir": workdir if isinstance(workdir, str) else None,
+        "workdir": os.path.realpath(workdir) if isinstance(workdir, str) else None,
+        "root": os.path.realpath(root) if root else None,
     }
 
 

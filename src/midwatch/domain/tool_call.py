@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os.path
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
@@ -51,11 +53,26 @@ class ToolCall(NamedTuple):
     """The question that a person is asked; empty if the name and the arguments are enough."""
     asks: bool = False
     """Whether the tool itself asks for permission, unless a rule answers."""
+    granted: bool = False
+    """Whether a person or a rule has just allowed this call, so that nobody is asked again."""
 
     @property
     def name(self) -> str:
         """Return the name of the tool as rules write it: `tool`, or `server/tool`."""
         return f"{self.server}/{self.tool}" if self.server else self.tool
+
+    def seen_from(self, root: str | None) -> ToolCall:
+        """Return the same call for rules about `root`, the directory of the work. An agent may have left it."""
+        start = self.root
+        if root is None or start is None or os.path.normpath(start) == os.path.normpath(root):
+            return self._replace(root=root or start)
+        command = None if self.command is None else enter_directory(start, self.command)
+        paths = tuple(os.path.join(start, path) for path in self.paths)  # noqa: PTH118 - pathlib would change it
+        if self.kind == "search" and not paths:
+            paths = (start,)
+        texts = tuple(os.path.join(start, text) for text in self.texts)  # noqa: PTH118
+        texts = tuple(dict.fromkeys((*self.texts, *texts)))
+        return self._replace(root=root, command=command, paths=paths, texts=texts)
 
     @property
     def question(self) -> str:
@@ -104,6 +121,11 @@ class ToolGate(Protocol):
 
         Raise KeyError if no turn of the task runs in this process.
         """
+
+
+def enter_directory(directory: str, command: str) -> str:
+    """Return the command line that runs `command` in another directory."""
+    return f"cd {shlex.quote(directory)} && {command}"
 
 
 def collect_texts(arguments: Any) -> ToolFacts:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from midwatch.domain.agent import Turn
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.tool_call import ToolCall, ToolDecision
 from midwatch.running.run import Run
 from midwatch.running.tool_checks import ToolChecks
+from midwatch.running.turn import LiveTurn
 
 
 class RunningTasks(dict[str, Run]):
@@ -16,7 +16,7 @@ class RunningTasks(dict[str, Run]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, LiveTurn] = {}
         self._checks: dict[str, ToolChecks] = {}
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
@@ -32,7 +32,7 @@ class RunningTasks(dict[str, Run]):
 
     # -- tools that the agent's program asks about ---------------------------------------------------------------
 
-    def open_turn(self, turn: Turn) -> None:
+    def open_turn(self, turn: LiveTurn) -> None:
         """Let the program of the agent ask about tools from now on."""
         self._turns[turn.task_id] = turn
 

@@ -76,6 +76,8 @@ class Seams:
         decision = await self._judge(question)
         if decision.verdict == "deny":
             return ToolDecision("deny", reason=DENIED.format(decision.rule), by=decision.rule)
+        if call.granted:
+            return ToolDecision(call=changed)
         outcome = await self._approve(call, None)
         if outcome.action != "go_on":
             return _convert(outcome)

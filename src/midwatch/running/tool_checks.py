@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from midwatch.domain.agent import Turn
 from midwatch.domain.event import ToolExecSkipped
 from midwatch.domain.tool_call import ToolCall, ToolDecision
+from midwatch.running.turn import LiveTurn
 
 MOST_CHECKS = 1000
 """The greatest number of decisions that are kept in a turn; the oldest ones are forgotten."""
@@ -18,7 +18,7 @@ MOST_CHECKS = 1000
 class ToolChecks:
     """The checks of one turn."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: LiveTurn) -> None:
         self._turn = turn
         self._checks: dict[str, asyncio.Task[ToolDecision]] = {}
 
@@ -34,7 +34,7 @@ class ToolChecks:
         return checking.result() if checking.done() else None
 
     async def _decide(self, call: ToolCall) -> ToolDecision:
-        decision = await self._turn.before_tool(call)
+        decision = await self._turn.before_tool(call.seen_from(self._turn.root))
         if decision.action != "go_on":
             reason = decision.reason or decision.action
             await self._turn.emit(

@@ -6,6 +6,7 @@ Events are written in order and in batches while the agent works. The last event
 from __future__ import annotations
 
 import asyncio
+import os.path
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -75,6 +76,8 @@ class LiveTurn:
         self.prompt = task.prompt
         self.thread_id: str | None = None
         self.workdir = task.workdir
+        self.agent_workdir: str | None = None
+        """The agent's directory for tasks that name no `workdir`; None for the one where midwatch was started."""
         self.pin: str | None = None
         self.resumed = task.on_crash != "rerun" and task.rescues + task.interruptions > 0
         self.fence = run.fence
@@ -301,7 +304,7 @@ class LiveTurn:
 
     async def before_tool(self, call: ToolCall, describe: Describe | None = None) -> ToolDecision:
         self._approved = None
-        call = call._replace(root=call.root or self.workdir)
+        call = call._replace(root=call.root or self.root)
         decision = await self._seams.before_tool(call, describe)
         if decision.action == "stop" and describe is None:
             self._run.stop_by_hook(decision.reason or "")
@@ -320,7 +323,7 @@ class LiveTurn:
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         asked = Question.plain(question, choices) if isinstance(question, str) else question
-        asked = replace(asked, root=asked.root or self.workdir)
+        asked = replace(asked, root=asked.root or self.root)
         if self.log.lost:
             raise LeaseLost(self.task_id, self.attempt)
         approval = NO_HOOK if asked.tool and asked.tool == self._approved else await self._seams.approve_question(asked)
@@ -439,6 +442,11 @@ class LiveTurn:
         context = copy_context()
         context.run(incoming.set, validate_trace(self._trace.parent, self._trace.state or ""))
         return context
+
+    @property
+    def root(self) -> str:
+        """Return the directory of the work, at which the paths of rules begin."""
+        return self.workdir or real_directory(os.path.expanduser(self.agent_workdir or "."))  # noqa: PTH111
 
     def work_in(self, workdir: str, pin: str) -> None:
         """Set the directory in which the agent works, and its pin."""

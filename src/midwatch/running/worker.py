@@ -194,6 +194,7 @@ class Worker:
                 return TurnOutcome("silent", text="")  # another turn took the results that this turn is for
             session = await self._session(task)
             run.goal_id = await goal_of(self._store, task)
+            turn.agent_workdir = agent.terms.workdir
             turn.begin(session.thread_id)
             if task.steers or has_steers:
                 run.inbox.fill(await self._store.list_queued_steers(task.id))

@@ -21,17 +21,24 @@ class ToolCalls:
         self._policies = policies
 
     async def check(
-        self, call: ToolCall, *, agent: str | None = None, wait: float = 0.0, actor: AnyActor = None
+        self,
+        call: ToolCall,
+        *,
+        agent: str | None = None,
+        root: str | None = None,
+        wait: float = 0.0,
+        actor: AnyActor = None,
     ) -> ToolDecision | None:
         """Return the decision of rules, hooks and people about a tool call of the actor's own task.
 
         Return None if there is no decision after `wait` seconds; then ask again with the same id of the call. Outside
-        of a task, the rules for `agent` decide, and the program itself must ask a person.
+        of a task, the rules for `agent` decide, and the program itself must ask a person; `root` is the directory of
+        the work.
         """
         authorize(actor, "submit")
         task = agent_task(actor)
         if task is None:
-            return await self._judge(call, agent)
+            return await self._judge(call.seen_from(root), agent)
         try:
             return await self._gate.check_tool(task.id, call, wait)
         except KeyError:

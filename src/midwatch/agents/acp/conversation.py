@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -70,8 +71,8 @@ class AcpConversation:
         self._emitting = asyncio.Lock()
         self._questions = asyncio.Lock()
         self._waiting = 0
-        self._granted: set[tuple[str, str, str | None]] = set()
-        """What was allowed in this turn: the kind of use, the command or the file, and the directory."""
+        self._granted = Counter[tuple[str, str]]()
+        """What was allowed in this turn and is not done yet: the kind of use, and the command or the file."""
         self._heard_at = self._asked_at = time.monotonic()
 
     # -- the port ------------------------------------------------------------------------------------------------
@@ -462,8 +463,12 @@ class AcpConversation:
 
     async def _refuse_request(self, turn: Turn, call: ToolCall | None) -> str | None:
         """Return why midwatch must not read, write or run something for the agent; None if it may."""
-        if call is None or not self._granted.isdisjoint((call.kind, name, call.root) for name in list_targets(call)):
-            return None  # a person or a rule has allowed it just now
+        if call is None:
+            return None
+        granted = next((use for use in list_uses(call) if self._granted[use]), None)
+        if granted is not None:
+            self._granted[granted] -= 1
+            call = call._replace(granted=True)
         self._waiting += 1
         try:
             decision = await self._wait_unless_stopped(turn.before_tool(call))
@@ -513,7 +518,7 @@ class AcpConversation:
                 return answer
             changed = questions.make_question(tool, offered, root)
             if (changed, tool.content()) == (question, content):
-                self._granted |= {(question.kind, name, question.root) for name in list_targets(question)}
+                self._granted.update(list_uses(question))
                 return answer
         return Answer("denied", None, f"{self._agent.name} changed the tool call again and again while it was asked")
 
@@ -559,9 +564,9 @@ class AcpConversation:
             await link.close()
 
 
-def list_targets(use: Question | ToolCall) -> tuple[str, ...]:
-    """Return what a tool would use: its command, or its files."""
-    return use.paths if use.command is None else (use.command,)
+def list_uses(use: Question | ToolCall) -> list[tuple[str, str]]:
+    """Return the kind of a tool, with each file that it would use, or with its command."""
+    return [(use.kind, name) for name in (use.paths if use.command is None else (use.command,))]
 
 
 def _measure_diffs(update: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os.path
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +39,8 @@ class Desk:
         line = shlex.join([command, *map(str, args)]) if isinstance(args, list) and args else command
         variables = get_dicts(params, "env")
         line = "".join([*(f"{v.get('name')}={shlex.quote(str(v.get('value')))} " for v in variables), line])
-        return call._replace(root=get_text(params, "cwd") or self.files.root, command=line)
+        start = os.path.realpath(os.path.join(self.files.root, get_text(params, "cwd")))  # noqa: PTH118
+        return call._replace(root=start, command=line).seen_from(self.files.root)
 
     async def serve(self, turn: Turn, method: str, params: Mapping[str, Any]) -> Any:
         """Answer a request about files or terminals, or raise RequestError."""
