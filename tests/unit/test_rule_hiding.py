@@ -29,6 +29,7 @@ WRAPPERS = {
     "bash_options": lambda c: f"/bin/bash --norc -x -c {shlex.quote(c)} name",
     "after": lambda c: f"true; {c}",
     "and": lambda c: f"cd x && {c}",
+    "directory": lambda c: f"cd . && {c}",
     "pipe": lambda c: f"yes | {c}",
     "into": lambda c: f"{c} | tee log",
     "substitution": lambda c: f"echo $({c})",
@@ -533,3 +534,66 @@ def test_arguments_that_cannot_be_read_completely_are_asked(tmp_path: Path) -> N
         assert question.unread
         assert judge(question, tmp_path, deny=[{"path": ".env"}], **FREE) == "ask"
         assert judge(question, tmp_path, allow=[{"tool": "fs/write"}]) == "allow"
+
+
+# -- directories that a command enters --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a directory with `src`, `secret` and three links."""
+    for name in ("src/in", "secret/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("secret/deep")
+    (tmp_path / "other").symlink_to("src/in")
+    (tmp_path / "here").symlink_to(".")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict"),
+    [
+        ("cd src && make", None),
+        ("cd {0}/src && cat k", None),
+        ("cd src && cd in && cat 'k && x'", None),
+        ("cd src && git push", "deny"),
+        ("cd src && cat ../secret/k", "deny"),
+        ("cd src && cat {0}/secret/k", "deny"),
+        ("cd secret && cat k", "deny"),
+        ("cd secret && make", "deny"),
+        ("cd src && cd ../secret && cat k", "deny"),
+        ("cd {0}/here/secret && cat k", "deny"),
+        ("cd link && cat ../k", "deny"),
+        ("cd src && git add ..", "ask"),
+        ("cd src && cat ../sec*/k", "ask"),
+        ("cd link/.. && cat k", "deny"),
+        ("cd other/.. && cat k", "ask"),
+        ("cd other && cd .. && cat k", "ask"),
+        ("cd nosuch && cat k", "ask"),
+        ("cd src && cat k | sh", "ask"),
+        ("cd src && python3 -c x", "ask"),
+        ("cd src; cat k", "ask"),
+        ("cd src && in=k make", "ask"),
+        ("cd $x && cat k", "ask"),
+        ("cd -P src && cat k", "ask"),
+        ("cd - && cat k", "ask"),
+        ("cd ~ && cat k", "ask"),
+        ("cd src extra && cat k", "ask"),
+        ("bash -c 'cd src' && cat k", "ask"),
+        ("command cd src && cat k", "ask"),
+        ("cd '~' && cat k", "ask"),
+        ("cd src &&", "ask"),
+    ],
+)
+def test_a_command_is_read_in_the_directory_that_it_enters(tree: Path, command: str, verdict: str | None) -> None:
+    question = run(command.format(tree))
+    assert judge(question, tree, deny=[{"path": "secret/**"}, {"command": "git push"}]) == verdict
+    assert judge(question, tree, allow=[{"kind": "execute"}, {"command": "cat **"}]) is None
+
+
+def test_a_directory_is_used_in_the_directory_that_a_command_enters(tree: Path) -> None:
+    rules = {"deny": [{"path": "src/in/*.key"}]}
+    assert judge(run("cd src/in && cat a.key"), tree, **rules) == "deny"
+    assert judge(run("cd src && cat in/a.key"), tree, **rules) == "deny"
+    assert judge(run("cd src && zip -r x in"), tree, **rules) == "ask"
+    assert judge(run("cd secret && cat a.key"), tree, **rules) is None

@@ -50,6 +50,15 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
     return argv_of(argv[-1], depth - 1) if depth else None
 
 
+def split_cd(command: str) -> tuple[str, str] | None:
+    """Return the directory and the command of `cd directory && command`; None for any other command."""
+    first, _, rest = command.strip().partition("&&")
+    argv = argv_of(first) if first.startswith("cd ") else None
+    if argv is None or len(argv) != 2 or not argv[1] or argv[1][0] in "-~":
+        return None
+    return argv[1], rest
+
+
 def parts_of(command: str) -> list[list[str]]:
     """Return the words of every command that a text could contain, without quotes.
 

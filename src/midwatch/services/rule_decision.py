@@ -200,6 +200,10 @@ def _is_for(pattern: Pattern, facts: QuestionFacts) -> bool:
 
 def match(pattern: Pattern, facts: QuestionFacts) -> Match:
     """Return whether a rule that denies or asks applies to something that the question may mean."""
+    return max(_match_step(pattern, step) for step in facts.steps or (facts,))
+
+
+def _match_step(pattern: Pattern, facts: QuestionFacts) -> Match:
     if not _is_for(pattern, facts):
         return Match.NO
     matches = [Match.YES]

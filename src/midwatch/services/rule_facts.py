@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os.path
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from midwatch.domain.agent import Question
-from midwatch.domain.commandline import argv_of, parts_of, places
+from midwatch.domain.commandline import argv_of, parts_of, places, split_cd
 from midwatch.domain.hidden_code.command import hides_code
 from midwatch.domain.hidden_code.git import split_git
 from midwatch.domain.hidden_code.program import program_of
@@ -30,17 +32,48 @@ MOST_TEXT = 50_000
 person is asked about a question with more of them."""
 MOST_PAIRS = 300
 """The greatest number of directories and other words that are compared as one path."""
+MOST_CDS = 3
+"""The greatest number of commands `cd` in a command line that are followed."""
 FILE_URL = re.compile(r"\Afile:(?://[^/]*)?", re.IGNORECASE)
 GLOB_SIGN = re.compile(r"[*?\[{(\\]")
 
 
 class QuestionFacts:
-    """A question and the facts about the question that rules are compared with. Each fact is computed only once."""
+    """A question and the facts about the question that rules are compared with. Each fact is computed only once.
 
-    def __init__(self, question: Question, root: str | None, agent: str | None = None) -> None:
+    The paths of rules begin at `root`, the working directory. Those of the question begin at `start`, if it is set.
+    """
+
+    def __init__(
+        self, question: Question, root: str | None, agent: str | None = None, start: str | None = None
+    ) -> None:
         self.question = question
         self.root = root
         self.agent = agent
+        self.start = start or root
+
+    @cached_property
+    def steps(self) -> Sequence[QuestionFacts]:
+        """Return the facts about each step of `cd directory && command`; none for any other command."""
+        steps, last = list[QuestionFacts](), self
+        while len(steps) < MOST_CDS and (split := split_cd(last.question.command or "")) is not None:
+            directory, rest = split
+            if (there := last._enter(directory)) is None:
+                break
+            steps.append(last._with_command(shlex.join(["cd", directory]), last.start))
+            last = last._with_command(rest, there)
+        return [*steps, last] if steps else []
+
+    def _with_command(self, command: str, start: str | None) -> QuestionFacts:
+        return QuestionFacts(replace(self.question, command=command), self.root, self.agent, start)
+
+    def _enter(self, directory: str) -> str | None:
+        """Return the path of a directory; None if there is none, or if shells and programs do not find the same one."""
+        if self.start is None or not self.is_directory(directory):
+            return None
+        path = os.path.join(self.start, directory)  # noqa: PTH118 - pathlib would change it
+        logical = os.path.normpath(path)
+        return logical if os.path.realpath(path) == os.path.realpath(logical) else None
 
     @cached_property
     def real_root(self) -> str | None:
@@ -169,21 +202,21 @@ class QuestionFacts:
 
     def forms_of_path(self, path: str) -> Iterator[str]:
         """Yield all forms of a path that a rule which denies is compared with, in lower case."""
-        return (fold_path(form) for form in _forms(path, self.root, self.real_root))
+        return (fold_path(form) for form in _forms(path, self.start, self.root, self.real_root))
 
     def is_directory(self, path: str) -> bool:
         """Return whether there is a directory of this name."""
         return (
-            self.root is not None
+            self.start is not None
             and "\0" not in path
             and os.path.isdir(  # noqa: PTH112 - it raises no error
-                Path(self.root) / expand_home(path)
+                Path(self.start) / expand_home(path)
             )
         )
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file of this name."""
-        return self.root is not None and "\0" not in path and os.path.lexists(Path(self.root) / expand_home(path))
+        return self.start is not None and "\0" not in path and os.path.lexists(Path(self.start) / expand_home(path))
 
     @cached_property
     def hosts(self) -> frozenset[str]:
@@ -269,15 +302,15 @@ def resolve_path(path: str, root: str | None) -> str | None:
     return os.path.relpath(real, base) if inside else None
 
 
-def _forms(path: str, root: str | None, real_root: str | None) -> Iterator[str]:
+def _forms(path: str, start: str | None, root: str | None, real_root: str | None) -> Iterator[str]:
     """Yield the forms of a path that a rule is compared with: as written, normalised, and without symbolic links."""
     for text in _spellings(path):
         home = expand_home(text)
         yield text
         yield os.path.normpath(home)
-        if root is None or real_root is None or "\0" in text:
+        if start is None or root is None or real_root is None or "\0" in text:
             continue
-        joined = Path(root) / home
+        joined = Path(start) / home
         yield os.path.normpath(joined)
         yield os.path.relpath(os.path.normpath(joined), root)
         try:
