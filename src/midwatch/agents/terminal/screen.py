@@ -176,7 +176,7 @@ class Screen:
         terminal.on_reply(self._reply)
         terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)
         bell = lambda *_: self._signal(Signal("bell"))  # noqa: E731
-        handlers = (
+        handlers: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
             (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._change_title),
             (lib.GHOSTTY_TERMINAL_OPT_BELL, "GhosttyTerminalBellFn", bell),
             (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._report_progress),
