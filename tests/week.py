@@ -13,6 +13,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -501,6 +502,19 @@ PERSON_ACTIONS = {
 }  # fmt: skip
 
 
+class InlineExecutor(ThreadPoolExecutor):
+    """Calls functions at once, without a thread. So nothing goes on when the event loop has nothing to do."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call the function, and return its result or its error."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as problem:
+            future.set_exception(problem)
+        return future
+
+
 @asynccontextmanager
 async def end_waiting_tasks() -> AsyncIterator[None]:
     """End the tasks that abandoned processes left waiting."""
@@ -523,6 +537,7 @@ def simulate_week(seed: int, home: Path) -> None:
     Home(home).prepare()
 
     async def week() -> None:
+        asyncio.get_running_loop().set_default_executor(InlineExecutor())
         async with end_waiting_tasks():
             world = World(seed, settings)
             try:

@@ -349,6 +349,8 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
             )
         case known.ModelRateLimitError():
             return Fault("limit", f"the provider's limit is reached: {text}", _seconds_to_wait(problem, text))
+        case known.ModelQuotaExceededError() if (wait := _seconds_to_wait(problem, text)) is not None:
+            return Fault("limit", f"the provider's limit is reached: {text}", wait)  # such as the quota of a day
         case known.ModelQuotaExceededError():
             return Fault("quota", f"the quota of the account is used up: {text}; check the account's plan.")
         case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
