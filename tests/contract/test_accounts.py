@@ -249,6 +249,8 @@ def old_tasks() -> list[dict[str, Any]]:
         {"id": "t_33", "root_id": "t_3", "parent_id": "t_3", "usage": {"model": "a\0", "input_tokens": 1e300}},
         {"id": "t_4", "root_id": "t_4", "cause": "goal", "cause_id": "g_1", "usage": used},
         {"id": "t_41", "root_id": "t_4", "parent_id": "t_4", "cause": "handoff", "cause_id": "h_1", "usage": used},
+        {"id": "t_5", "root_id": "t_5", "budget": budget, "usage": {"input_tokens": 1e15, "model": "a\0"}},
+        {"id": "t_6", "root_id": "t_6", "budget": {"before": {"tokens": 7.5}}, "usage": {"input_tokens": 2.25}},
     ]
 
 
@@ -274,6 +276,8 @@ async def check_migrated(store: Store) -> None:
     assert running == (4 * 42, 1.0, 0, 6.0), "its children count"
     assert ended == (42 + 7, 0.25, 0, 1.5), "it is not changed, since nothing of it is open"
     assert waiting == (42 + 30, 0.25, 3, 1.5), "figures that are not valid count as nothing"
+    (fractions,) = await store.read_accounts(["t_6"])
+    assert fractions.tokens == 9, "tokens are whole, also if an agent reports fractions"
     await store.close()
 
 

@@ -320,7 +320,7 @@ async def test_an_observing_hook_can_hold_up_and_change_nothing(fake: Fake, home
     async with Runtime.open(home, agents={"it": agent(fake)}, hooks=[Bad()]) as desk:
         began = time.monotonic()
         task = await run(desk, f"{PUSH} [[say done]]")
-        assert task.outcome == "ok" and time.monotonic() - began < 5
+        assert task.outcome == "ok" and time.monotonic() - began < 20, "an event that is waited for takes 5 s"
         assert all(event.payload for event in await read_events(desk, task, "turn_*", "tool_*", "llm_*"))
 
 

@@ -27,15 +27,15 @@ app = Group("List and test hooks that decide what agents may do.")
 @command(app, default=True)
 async def hooks(desk: Desk) -> Reply:
     """List hooks in the order in which they are called. State and counters are those of the server's process."""
-    found = await desk.client.hooks()
+    reports = await desk.client.hooks()
     rows = [
         (
             hook["name"], hook["kind"], hook["priority"], hook["state"], hook["calls"], hook["events"],
             hook["failures"], hook["dropped"], hook["restarts"], ", ".join(hook["seams"]), _show_error(hook),
         )
-        for hook in found
+        for hook in reports
     ]  # fmt: skip
-    return Reply({"hooks": found}, table(HEADERS, rows, "No hooks. Add them with the setting hooks."))
+    return Reply({"hooks": reports}, table(HEADERS, rows, "No hooks. Add them with the setting hooks."))
 
 
 @command(app)

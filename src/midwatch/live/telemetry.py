@@ -180,9 +180,9 @@ class Workflows:
                 self._telemetry.workflow(goal.id, "goal", goal.created_at, ended.time, goal=goal.id, error=error)
             return
         with try_again():
-            kin = await self._store.list_related_tasks(ended.task_id or "")
-        root = next((task for task in kin if task.id == ended.task_id), None)
-        if root is not None and any(task.parent_id is not None for task in kin):
+            relatives = await self._store.list_related_tasks(ended.task_id or "")
+        root = next((task for task in relatives if task.id == ended.task_id), None)
+        if root is not None and any(task.parent_id is not None for task in relatives):
             error = None if root.status == "done" else root.outcome
             began, inside = root.created_at, parent_of(root)
             self._telemetry.workflow(root.id, root.agent, began, ended.time, inside, task=root.id, error=error)

@@ -72,8 +72,8 @@ class Glob(NamedTuple):
         reached = self._skip({0})
         for name in names:
             steps = ((at, self.steps[at]) for at in reached if at < len(self.steps))
-            passed = {at if step is None else at + 1 for at, step in steps if step is None or step.fullmatch(name)}
-            reached = self._skip(passed)
+            places = {at if step is None else at + 1 for at, step in steps if step is None or step.fullmatch(name)}
+            reached = self._skip(places)
         return any(at < len(self.steps) for at in reached)
 
     def _skip(self, places: set[int]) -> set[int]:
@@ -189,11 +189,11 @@ def compile_step(step: str) -> re.Pattern[str]:
 
 def _pass_directories(reached: set[int], names: Sequence[str]) -> set[int]:
     """Return the places that `**` reaches from the places `reached`: behind any number of names that are not empty."""
-    passed = set[int]()
+    places = set[int]()
     for at in reached:
-        while at not in passed:
-            passed.add(at)
+        while at not in places:
+            places.add(at)
             if at == len(names) - 1 or not names[at]:
                 break
             at += 1
-    return passed
+    return places

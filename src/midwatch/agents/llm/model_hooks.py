@@ -126,7 +126,7 @@ def change_answer(response: ModelResponse, before: Mapping[str, Any], after: Map
     if after["tool_calls"] != before["tool_calls"]:
         kept = find_kept(before["tool_calls"], after["tool_calls"]) or []
         remaining = [response.tool_calls[place] for place in kept]
-        parts = [part for part in parts if part.part_kind != "tool-call" or any(part is one for one in remaining)]
+        parts = [part for part in parts if part.part_kind != "tool-call" or any(part is call for call in remaining)]
     if after["text"] != before["text"]:
         others = [part for part in parts if part.part_kind != "text"]
         place = next((place for place, part in enumerate(others) if part.part_kind == "tool-call"), len(others))

@@ -230,7 +230,7 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
         except ValidationError as problem:
             raise ToolError(_describe_errors(problem)) from None
         if settings.get("ask"):
-            await check_permission(made, arguments, turn)
+            await check_permission(new_tool, arguments, turn)
         if is_async(function):
             return await function(**checked, **({turn_name: turn} if turn_name else {}))
         extra = {turn_name: _from_thread(turn)} if turn_name else {}
@@ -238,11 +238,11 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
 
     text = str(settings.get("description") or inspect.getdoc(function) or called)
     safe = settings.get("safe", False)
-    made = Tool(
+    new_tool = Tool(
         name=called, description=text, schema=schema, call=call, safe=safe, kind=kind,
         asks=bool(settings.get("ask")), read=settings.get("read"),
     )  # fmt: skip
-    return made
+    return new_tool
 
 
 def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:

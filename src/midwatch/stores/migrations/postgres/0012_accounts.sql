@@ -42,17 +42,25 @@ FROM goals;
 INSERT INTO accounts
 SELECT coalesce(retry_of, id), CASE cause WHEN 'automation' THEN 'automation' ELSE 'task' END,
   CAST(CAST(budget AS jsonb) - 'before' AS TEXT), 'stop',
-  coalesce(CAST(CAST(usage AS jsonb) ->> 'input_tokens' AS BIGINT), 0)
-    + coalesce(CAST(CAST(usage AS jsonb) ->> 'output_tokens' AS BIGINT), 0)
-    + coalesce(CAST(CAST(budget AS jsonb) #>> '{before,tokens}' AS BIGINT), 0),
-  coalesce(CAST(CAST(usage AS jsonb) ->> 'cost_usd' AS DOUBLE PRECISION), 0)
-    + coalesce(CAST(CAST(budget AS jsonb) #>> '{before,usd}' AS DOUBLE PRECISION), 0),
-  coalesce(CAST(CAST(usage AS jsonb) ->> 'steps' AS BIGINT), 0)
-    + coalesce(CAST(CAST(budget AS jsonb) #>> '{before,steps}' AS BIGINT), 0),
-  coalesce(CAST(CAST(usage AS jsonb) ->> 'seconds' AS DOUBLE PRECISION), 0)
-    + coalesce(CAST(CAST(budget AS jsonb) #>> '{before,seconds}' AS DOUBLE PRECISION), 0),
+  CAST(trunc(spent.tokens) AS BIGINT), spent.usd, CAST(trunc(spent.steps) AS BIGINT), spent.seconds,
   '', NULL, created_at
-FROM tasks WHERE budget IS NOT NULL AND cause <> 'goal' ORDER BY id DESC
+FROM tasks CROSS JOIN LATERAL (
+  SELECT
+    coalesce(sum(amount) FILTER (WHERE name IN ('input_tokens', 'output_tokens', 'tokens')), 0) AS tokens,
+    coalesce(sum(amount) FILTER (WHERE name IN ('cost_usd', 'usd')), 0) AS usd,
+    coalesce(sum(amount) FILTER (WHERE name = 'steps'), 0) AS steps,
+    coalesce(sum(amount) FILTER (WHERE name = 'seconds'), 0) AS seconds
+  FROM (  -- an agent can report anything: what is not a plausible number counts as nothing
+    SELECT figure.key AS name,
+      CASE WHEN json_typeof(figure.value) = 'number'
+        THEN CAST(CAST(figure.value AS TEXT) AS DOUBLE PRECISION) END AS amount
+    FROM (
+      SELECT * FROM json_each(CASE WHEN position('\u0000' IN usage) = 0 THEN CAST(usage AS json) END)
+      UNION ALL SELECT * FROM json_each(CAST(budget AS json) -> 'before')
+    ) AS figure
+  ) AS figures WHERE amount > 0 AND amount <= 1e15
+) AS spent
+WHERE budget IS NOT NULL AND cause <> 'goal' ORDER BY id DESC
 ON CONFLICT (id) DO NOTHING;
 UPDATE tasks SET budget = CAST(CAST(budget AS jsonb) - 'before' AS TEXT)
 WHERE budget IS NOT NULL AND CAST(budget AS jsonb) -> 'before' IS NOT NULL;

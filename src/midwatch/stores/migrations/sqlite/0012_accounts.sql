@@ -38,13 +38,22 @@ SELECT id, 'goal',
   'stop', tokens, usd, 0, seconds, '', NULL, created_at
 FROM goals;
 INSERT OR IGNORE INTO accounts
-SELECT coalesce(retry_of, id), CASE cause WHEN 'automation' THEN 'automation' ELSE 'task' END,
+WITH reports AS (
+  SELECT id, usage AS figures FROM tasks WHERE budget IS NOT NULL
+  UNION ALL SELECT id, json_extract(budget, '$.before') FROM tasks WHERE budget IS NOT NULL
+), spent AS (  -- an agent can report anything: what is not a plausible number counts as nothing
+  SELECT reports.id AS id,
+    total(CASE WHEN figure.key IN ('input_tokens', 'output_tokens', 'tokens') THEN figure.value END) AS tokens,
+    total(CASE WHEN figure.key IN ('cost_usd', 'usd') THEN figure.value END) AS usd,
+    total(CASE WHEN figure.key = 'steps' THEN figure.value END) AS steps,
+    total(CASE WHEN figure.key = 'seconds' THEN figure.value END) AS seconds
+  FROM reports, json_each(reports.figures) AS figure
+  WHERE figure.type IN ('integer', 'real') AND figure.value > 0 AND figure.value <= 1e15
+  GROUP BY reports.id
+)
+SELECT coalesce(retry_of, tasks.id), CASE cause WHEN 'automation' THEN 'automation' ELSE 'task' END,
   json_remove(budget, '$.before'), 'stop',
-  coalesce(json_extract(usage, '$.input_tokens'), 0) + coalesce(json_extract(usage, '$.output_tokens'), 0)
-    + coalesce(json_extract(budget, '$.before.tokens'), 0),
-  coalesce(json_extract(usage, '$.cost_usd'), 0.0) + coalesce(json_extract(budget, '$.before.usd'), 0.0),
-  coalesce(json_extract(usage, '$.steps'), 0) + coalesce(json_extract(budget, '$.before.steps'), 0),
-  coalesce(json_extract(usage, '$.seconds'), 0.0) + coalesce(json_extract(budget, '$.before.seconds'), 0.0),
+  CAST(coalesce(tokens, 0) AS INTEGER), coalesce(usd, 0.0), CAST(coalesce(steps, 0) AS INTEGER), coalesce(seconds, 0.0),
   '', NULL, created_at
-FROM tasks WHERE budget IS NOT NULL AND cause <> 'goal' ORDER BY id DESC;
+FROM tasks LEFT JOIN spent ON spent.id = tasks.id WHERE budget IS NOT NULL AND cause <> 'goal' ORDER BY tasks.id DESC;
 UPDATE tasks SET budget = json_remove(budget, '$.before') WHERE json_type(budget, '$.before') IS NOT NULL;
