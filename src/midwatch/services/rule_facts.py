@@ -22,7 +22,7 @@ from midwatch.domain.hidden_code.text import seems_command, texts_hide_code
 from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, has_unclear_address, is_clear_host
 from midwatch.domain.network_command import find_bare_names, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
-from midwatch.domain.tool_name import forms_of, is_clear_name
+from midwatch.domain.tool_name import canonical, forms_of, is_clear_name
 from midwatch.services.globs import expand_home, fold_path, readings_of
 
 LONGEST_PATH = 4096
@@ -84,6 +84,17 @@ class QuestionFacts:
     def tool_names(self) -> frozenset[str]:
         """Return all forms of the tool's name; none if the name is not known."""
         return forms_of(self.question.tool) if self.question.tool else frozenset()
+
+    @cached_property
+    def names_behind_server(self) -> frozenset[str]:
+        """Return the names that the tool has if its name begins with that of an MCP server: `fs_read_file`.
+
+        Only the requests of other agents may have such names.
+        """
+        if self.question.call_id is None or "/" in canonical(self.question.tool or ""):
+            return frozenset()
+        words = [name.split("_") for name in self.tool_names]
+        return frozenset("_".join(name[start:]) for name in words for start in range(1, len(name)))
 
     @cached_property
     def clear_name(self) -> bool:
