@@ -53,6 +53,7 @@ sed -i'.e*v' s/a/b/ n
 sed --in-place='.e*v' s/a/b/ n
 gzip -r .
 chgrp -R x .
+git worktree remove --force .
 zstd -r .
 rimraf .
 """,

@@ -19,7 +19,9 @@ DIRECTORY_PROGRAMS = frozenset({
     "rimraf", "rm", "rsync", "s3cmd", "scp", "sftp", "shred", "tar", "trash", "trash-put", "twine", "zip", "zstd",
 })  # fmt: skip
 """Programs that change, copy or send a whole directory."""
-DIRECTORY_COMMANDS_OF_GIT = frozenset({"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage"})
+DIRECTORY_COMMANDS_OF_GIT = frozenset(
+    {"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage", "worktree"}
+)
 UNNAMED_FILES_PROGRAMS = frozenset({"7z", "7za", "cpio", "http.server", "patch", "pax", "unar", "unrar", "unzip"})
 """Programs that write or show files that their words do not name."""
 PACKING_PROGRAMS = frozenset({"npm", "pnpm", "yarn", "cargo", "poetry", "uv"})
