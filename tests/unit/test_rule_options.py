@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from judging import FREE, judge, run
+from judging import FREE, ask_about, judge, run
 
 LEAKS = {
     "git push": r"""
@@ -99,3 +99,22 @@ def test_a_denied_use_is_seen_in_options_scripts_and_names(tmp_path: Path, denie
 def test_a_similar_everyday_command_is_not_asked(tmp_path: Path, command: str) -> None:
     rules: dict[str, Any] = {"deny": [{"command": "git push"}, {"path": "secret/**"}, {"path": ".env"}]}
     assert judge(run(command), tmp_path, **rules, **FREE) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ({"path": "secret/**"}, "--- a/secret/key\n+++ b/secret/key\n@@ -1 +1 @@\n-x\n+y\n"),
+        ({"path": "secret/**"}, "diff --git a/secret/key b/secret/key\nold mode 100644\nnew mode 100755\n"),
+        ({"command": "git push"}, "\x15git push\r"),
+        ({"host": "evil.example"}, "view-source:https://evil.example/"),
+        ({"host": "evil.example"}, "blob:https://evil.example/1"),
+        ({"host": "evil.example"}, "https:////evil.example/"),
+        ({"host": "evil.example"}, "https://evil.exa\tmple/"),
+        ({"host": "evil.example"}, "https://evil.\nexample/"),
+    ],
+)
+def test_a_denied_use_is_seen_in_the_texts_of_an_unknown_tool(rule: dict[str, str], text: str) -> None:
+    assert judge(ask_about({"text": text}), "/tmp", deny=[rule], **FREE) in ("deny", "ask")
+    for harmless in ("--- a/src/x\n+++ b/src/x\n", "https://ok.org/\nhttps://b.org/", "see https://ok.org\tor push"):
+        assert judge(ask_about({"text": harmless}), "/tmp", deny=[rule], **FREE) == "allow"

@@ -27,7 +27,7 @@ SHELL_OPTIONS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
 LINE_CONTINUATION = re.compile(r"\\\r?\n")
 QUOTING = re.compile(r"['\"\\]")
 COMMAND_ENDS = re.compile(r"[;&|\n\r]+")
-WORD_ENDS = re.compile(r"[\s(){}<>$`]+")
+WORD_ENDS = re.compile(r"[\s\x00-\x1f\x7f(){}<>$`]+")
 PATH_STARTS = re.compile(r"[=:,@+<{]")
 """Signs within an argument after which a path may begin: `--output=/etc/x`."""
 PATH_ENDS = re.compile(r"[:,;}]")

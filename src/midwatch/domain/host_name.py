@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from itertools import chain
 from urllib.parse import unquote
 
-SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}:/{0,3}", re.IGNORECASE)
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}:/*+", re.IGNORECASE)
 """The beginning of an address such as https://user@example.org:8080/x. Some programs also read `https:example.org`."""
 AUTHORITY_END = re.compile(r"[\s/?#]|\Z")
 LOGIN_END = re.compile(r"@(?=[^\s/?#:@'\"<>()\\|;,])")
@@ -154,7 +154,8 @@ def _find_addresses(text: str) -> Iterator[str]:
         before = bisect_left(logins, ends[bisect_left(ends, start)])
         if host := HOST.match(text, max(start, logins[before - 1]) if before else start):
             yield host[0]
-            at = host.end()
+            nested = text.startswith("://", host.end())  # `view-source:https://example.org`
+            at = host.start() if nested else host.end()
 
 
 def has_unclear_address(text: str) -> bool:

@@ -35,6 +35,10 @@ MOST_PAIRS = 300
 MOST_CDS = 3
 """The greatest number of commands `cd` in a command line that are followed."""
 FILE_URL = re.compile(r"\Afile:(?://[^/]*)?", re.IGNORECASE)
+LINE_SIGNS = re.compile(r"[\t\r\n]")
+"""Characters that browsers leave out of an address."""
+PATCHED = re.compile(r"[a-z]/(.+)")
+"""A path in a patch: `a/src/x`."""
 GLOB_SIGN = re.compile(r"[*?\[{(\\]")
 
 
@@ -174,9 +178,9 @@ class QuestionFacts:
     def mentioned_paths(self) -> frozenset[str]:
         """Return the words in the arguments of the tool that may name a file, in all forms, in lower case.
 
-        Also return a directory and another word as one path: `git -C src add key`.
+        Also return a directory and another word as one path, `git -C src add key`, and the paths of a patch.
         """
-        words = Places.collect(place for part in self.text_parts for word in part for place in places(word))
+        words = Places.collect(place for part in self.text_parts for word in part for place in _read_word(word))
         return frozenset(form for path in (*words.texts, *self.pairs.texts) for form in self.forms_of_path(path))
 
     @cached_property
@@ -235,7 +239,8 @@ class QuestionFacts:
         question = self.question
         hosts = {*map(fold_host, question.hosts), *find_hosts(question.command or "")}
         for text in question.texts:
-            hosts |= {*find_hosts(text), *find_host_names([text.strip()])}
+            whole = text if " " in text else LINE_SIGNS.sub("", text)
+            hosts |= {*find_hosts(text), *find_hosts(whole), *find_host_names([text.strip()])}
         if self.reaches_out:
             hosts |= {*find_host_names(word for part in self.parts for word in part)}
         return frozenset(hosts)
@@ -299,6 +304,13 @@ class Places(NamedTuple):
                     return cls(list(texts), False)
                 texts[text] = None
         return cls(list(texts), complete)
+
+
+def _read_word(word: str) -> Iterator[str]:
+    """Yield the parts of a word that may be a path, as in a command or as in a patch."""
+    yield from places(word)
+    if patched := PATCHED.fullmatch(word):
+        yield patched[1]
 
 
 def resolve_path(path: str, root: str | None) -> str | None:
