@@ -98,6 +98,8 @@ def work(tmp_path: Path) -> Path:
         ({"kind": "read"}, READ, "deny read"),
         ({"tool": "read_*"}, READ, "deny the tool read_*"),
         ({"path": "a.txt"}, '[[tool read_file {"path": "x/../b.txt"}]]', "deny any use of a.txt"),
+        ({"path": "k/**"}, '[[tool list_files {"pattern": "**/k/*"}]]', "deny any use of k/**"),
+        ({"path": "k/**"}, '[[tool list_files {"pattern": "x/**/../k/?"}]]', "deny any use of k/**"),
         (
             {"tool": "count", "path": "a.txt"},
             '[[tool count {"path": "a.txt"}]]',

@@ -117,6 +117,8 @@ def run(**fields: Any) -> dict[str, Any]:
         # the name of the tool
         (TOOL, [edit(title="src/a.py", locations=OK)]),
         (TOOL, [edit(title="Write File", locations=OK)]),
+        (TOOL, [{"kind": "other", "title": "fs_write_file", "rawInput": {"path": "ok/a"}}]),
+        (TOOL, [{"kind": "other", "title": "my-fs-write-file", "rawInput": {"path": "ok/a"}}]),
         (TOOL, [{"title": "call_mcp_tool", "rawInput": {"server": "github", "tool": "push"}}]),
         (HOST, [{"kind": "other", "title": "Open https://evil.example/x"}]),
         (HOST, [{"kind": "fetch", "title": "x", "rawInput": {"command": "get", "url": "https://evil.example"}}]),

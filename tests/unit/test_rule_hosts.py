@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from judging import FREE, ask_about, judge, run
 from midwatch.domain.agent import Question
-from midwatch.domain.host_name import find_hosts, fold_host
+from midwatch.domain.host_name import LONGEST_TEXT, find_hosts, fold_host
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,26 @@ def test_a_certain_host_stays_allowed_beside_a_deny_rule() -> None:
         assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) == "allow", command
     command = "curl --connect-to ok.org:443:evil.org:443 https://ok.org/"
     assert judge(run(command), "/tmp", deny=[{"host": "evil.org"}], **FREE) in ("ask", "deny")
+
+
+@pytest.mark.parametrize("piece", ["a,b:", "a:", "a:@", "a@b:", "http://", "a://b@"])
+def test_hosts_of_a_long_text_are_found_in_a_short_time(piece: str) -> None:
+    text = (piece * LONGEST_TEXT)[:LONGEST_TEXT]
+    began = time.process_time()
+    for _ in range(10):
+        list(find_hosts(text))
+    assert time.process_time() - began < 0.7
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("http://a@b.org@c.org/", {"c.org"}), ("http://a@b.org@", {"b.org"}), ("http://a@b.org@'", {"b.org"}),
+        ("http://a.org/@b.org", {"a.org"}), ("x a:b.org,http://c.org:80/d", {"b.org", "c.org"}),
+    ],
+)  # fmt: skip
+def test_the_host_stands_behind_the_last_login(text: str, hosts: set[str]) -> None:
+    assert hosts <= set(find_hosts(text)) <= {*hosts, "b.org"}
 
 
 def test_a_rule_allows_only_its_hosts() -> None:

@@ -27,10 +27,11 @@ SHELL_OPTIONS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
 LINE_CONTINUATION = re.compile(r"\\\r?\n")
 QUOTING = re.compile(r"['\"\\]")
 COMMAND_ENDS = re.compile(r"[;&|\n\r]+")
-WORD_ENDS = re.compile(r"[\s(){}<>$`]+")
-PATH_STARTS = re.compile(r"[=:,@+]")
+WORD_ENDS = re.compile(r"[\s\x00-\x1f\x7f(){}<>$`]+")
+PATH_STARTS = re.compile(r"[=:,@+<{]")
 """Signs within an argument after which a path may begin: `--output=/etc/x`."""
-PATH_ENDS = re.compile(r"[:,]")
+PATH_ENDS = re.compile(r"[:,;}]")
+OPTION_LETTERS = re.compile(r"-[A-Za-z0-9]{0,8}")
 PIECE_ENDS = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -129,26 +130,39 @@ class CommandPattern(NamedTuple):
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
     program = wanted[0].rpartition("/")[2]
+    if len(wanted) > 1 and _follow(f"{program}-{wanted[1]}", wanted[2:], words):  # `git-push` is `git push`
+        return True
+    return _follow(program, wanted[1:], words)
+
+
+def _follow(program: str, arguments: list[str], words: list[str]) -> bool:
     following = iter(words)
     if not any(word.rpartition("/")[2] == program for word in following):
         return False
-    return all(word in following for word in wanted[1:])
+    return all(word in following for word in arguments)
 
 
 def _pieces(word: str) -> Iterator[str]:
     yield word
-    for piece in PIECE_ENDS.split(word):
+    values = (word[start:] for start in option_ends(word))
+    for piece in chain(values, PIECE_ENDS.split(word)):
         if piece != word:
             yield piece
+
+
+def option_ends(argument: str) -> Sequence[int]:
+    """Return where the value of a short option may begin in an argument: `-o.env`, and after others `-so.env`."""
+    letters = OPTION_LETTERS.match(argument)
+    return range(2, max(2, letters.end()) + 1) if letters else ()
 
 
 def places(argument: str) -> Iterator[str]:
     """Yield the parts of an argument that may be a path.
 
-    These are the whole argument, the text after a sign such as `=` or after the letter of an option, and each such
+    These are the whole argument, the text after a sign such as `=` or after the letters of options, and each such
     text up to the next sign.
     """
-    option = [2] if argument.startswith("-") else []
+    option = option_ends(argument)
     ends = [end.start() for end in PATH_ENDS.finditer(argument)]
     for start in chain([0], (sign.end() for sign in PATH_STARTS.finditer(argument)), option):
         if argument[start:]:

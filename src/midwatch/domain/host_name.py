@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import socket
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from itertools import chain
 from urllib.parse import unquote
 
-ADDRESS = re.compile(
-    r"[a-z][a-z0-9+.-]{0,30}:/{0,3}(?:[^\s/?#]*@)?(\[[^\]\s]*\]|[^\s/?#:@'\"<>()\\|;,]+)", re.IGNORECASE
-)
-"""An address such as https://user@example.org:8080/x. Some programs also read `https:example.org`."""
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}:/*+", re.IGNORECASE)
+"""The beginning of an address such as https://user@example.org:8080/x. Some programs also read `https:example.org`."""
+AUTHORITY_END = re.compile(r"[\s/?#]|\Z")
+LOGIN_END = re.compile(r"@(?=[^\s/?#:@'\"<>()\\|;,])")
+HOST = re.compile(r"\[[^\]\s]*\]|[^\s/?#:@'\"<>()\\|;,]+")
 LOGIN = re.compile(r"[^\s@/:='\"]{1,64}@(\[[^\]\s]+\]|[A-Za-z0-9._-]+)")
 """A login such as git@example.org:project."""
 NAME = re.compile(r"(?:[\w-]+(?:[.\u3002\uff0e\uff61][\w-]+)+|localhost)[.\u3002\uff0e\uff61]*", re.IGNORECASE)
@@ -135,10 +138,24 @@ def is_clear_host(host: str) -> bool:
 
 def find_hosts(text: str) -> Iterator[str]:
     """Yield the hosts of all addresses and logins in a text, in one form."""
-    for pattern in (ADDRESS, LOGIN):
-        for match in pattern.finditer(text[:LONGEST_TEXT]):
-            if host := fold_host(match[1]):
-                yield host
+    beginning = text[:LONGEST_TEXT]
+    for found in chain(_find_addresses(beginning), (match[1] for match in LOGIN.finditer(beginning))):
+        if host := fold_host(found):
+            yield host
+
+
+def _find_addresses(text: str) -> Iterator[str]:
+    """Yield the hosts of all addresses. Ends are looked up, so that the time is short for every text."""
+    ends = [end.start() for end in AUTHORITY_END.finditer(text)]
+    logins = [login.end() for login in LOGIN_END.finditer(text)]
+    at = 0
+    while scheme := SCHEME.search(text, at):
+        start = at = scheme.end()
+        before = bisect_left(logins, ends[bisect_left(ends, start)])
+        if host := HOST.match(text, max(start, logins[before - 1]) if before else start):
+            yield host[0]
+            nested = text.startswith("://", host.end())  # `view-source:https://example.org`
+            at = host.start() if nested else host.end()
 
 
 def has_unclear_address(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from midwatch.domain.commandline import option_ends
 from midwatch.domain.hidden_code.git import split_git
 from midwatch.domain.hidden_code.long_option import is_long_option
 from midwatch.domain.hidden_code.program import TEXT_COMMANDS, program_of
@@ -18,7 +19,7 @@ NETWORK_PROGRAMS = frozenset({
     "aws", "gcloud", "az", "doctl", "terraform", "mail", "sendmail", "svn", "hg", "rclone", "mosh", "nmap", "openssl",
     "lftp", "axel", "bun", "bunx", "deno", "composer", "mvn", "gradle", "ansible", "gsutil", "s3cmd", "sshfs",
     "autossh", "tftp", "ldapsearch", "smbclient", "ssh-copy-id", "ssh-keyscan", "psql", "mysql", "mariadb", "mongosh",
-    "redis-cli",
+    "redis-cli", "mtr", "tracepath", "grpcurl", "websocat", "wscat", "curlie", "wget2", "drill", "fping", "iperf3",
 })  # fmt: skip
 """Programs that reach other machines, even if their arguments name no host."""
 DATABASES = frozenset({"psql", "mysql", "mariadb", "mongosh", "redis-cli"})
@@ -43,7 +44,7 @@ ADDRESS_OR_LOGIN = re.compile(r"[a-z]://|[^\s@/:='\"]@[A-Za-z0-9\[]", re.IGNOREC
 """The beginning of an address or a login. Any other word of a command may be a host or a file."""
 NOTHING = re.compile(r"(?!)")
 OTHER_HOST_OPTIONS = {
-    "curl": (("config", "connect-to", "doh-url", "resolve"), re.compile(r"-[a-zA-Z]*K.*")),
+    "curl": (("config", "connect-to", "doh-url", "resolve", "variable"), re.compile(r"-[a-zA-Z]*K.*")),
     **dict.fromkeys(
         ["wget", "aria2c"], (("conf-path", "config", "execute", "input-file"), re.compile(r"-[a-zA-Z]*i.*|-e.*"))
     ),
@@ -105,8 +106,8 @@ def find_bare_names(parts: Sequence[Sequence[str]]) -> Iterator[str]:
     for part in parts:
         if uses_network([part]):
             for word in part:
-                option = [word[2:]] if re.match(r"-[A-Za-z]", word) else []  # `-hexample.org`
-                for piece in [*re.split(r"[=,@:]", word.partition("://")[2] or word), *option]:
+                values = [word[start:] for start in option_ends(word)]  # `-hexample.org`
+                for piece in [*re.split(r"[=,@:]", word.partition("://")[2] or word), *values]:
                     if name := fold_host(piece.partition("/")[0]):
                         yield name
 

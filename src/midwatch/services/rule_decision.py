@@ -226,6 +226,8 @@ def _match_tool(tool: str, facts: QuestionFacts) -> Match:
     globs = [Glob.parse(form) for form in globs_of(tool)]
     if any(glob.matches(name) for glob in globs for name in facts.tool_names):
         return Match.YES
+    if any(glob.matches(name) for glob in globs for name in facts.names_behind_server):
+        return Match.MAYBE
     return Match.NO if facts.clear_name else Match.MAYBE
 
 

@@ -22,7 +22,7 @@ from midwatch.domain.hidden_code.text import seems_command, texts_hide_code
 from midwatch.domain.host_name import find_host_names, find_hosts, fold_host, has_unclear_address, is_clear_host
 from midwatch.domain.network_command import find_bare_names, hides_hosts, uses_network
 from midwatch.domain.rule import MOST_PATHS, TARGETED
-from midwatch.domain.tool_name import forms_of, is_clear_name
+from midwatch.domain.tool_name import canonical, forms_of, is_clear_name
 from midwatch.services.globs import expand_home, fold_path, readings_of
 
 LONGEST_PATH = 4096
@@ -35,6 +35,10 @@ MOST_PAIRS = 300
 MOST_CDS = 3
 """The greatest number of commands `cd` in a command line that are followed."""
 FILE_URL = re.compile(r"\Afile:(?://[^/]*)?", re.IGNORECASE)
+LINE_SIGNS = re.compile(r"[\t\r\n]")
+"""Characters that browsers leave out of an address."""
+PATCHED = re.compile(r"[a-z]/(.+)")
+"""A path in a patch: `a/src/x`."""
 GLOB_SIGN = re.compile(r"[*?\[{(\\]")
 
 
@@ -84,6 +88,17 @@ class QuestionFacts:
     def tool_names(self) -> frozenset[str]:
         """Return all forms of the tool's name; none if the name is not known."""
         return forms_of(self.question.tool) if self.question.tool else frozenset()
+
+    @cached_property
+    def names_behind_server(self) -> frozenset[str]:
+        """Return the names that the tool has if its name begins with that of an MCP server: `fs_read_file`.
+
+        Only the requests of other agents may have such names.
+        """
+        if self.question.call_id is None or "/" in canonical(self.question.tool or ""):
+            return frozenset()
+        words = [name.split("_") for name in self.tool_names]
+        return frozenset("_".join(name[start:]) for name in words for start in range(1, len(name)))
 
     @cached_property
     def clear_name(self) -> bool:
@@ -163,9 +178,9 @@ class QuestionFacts:
     def mentioned_paths(self) -> frozenset[str]:
         """Return the words in the arguments of the tool that may name a file, in all forms, in lower case.
 
-        Also return a directory and another word as one path: `git -C src add key`.
+        Also return a directory and another word as one path, `git -C src add key`, and the paths of a patch.
         """
-        words = Places.collect(place for part in self.text_parts for word in part for place in places(word))
+        words = Places.collect(place for part in self.text_parts for word in part for place in _read_word(word))
         return frozenset(form for path in (*words.texts, *self.pairs.texts) for form in self.forms_of_path(path))
 
     @cached_property
@@ -224,7 +239,8 @@ class QuestionFacts:
         question = self.question
         hosts = {*map(fold_host, question.hosts), *find_hosts(question.command or "")}
         for text in question.texts:
-            hosts |= {*find_hosts(text), *find_host_names([text.strip()])}
+            whole = text if " " in text else LINE_SIGNS.sub("", text)
+            hosts |= {*find_hosts(text), *find_hosts(whole), *find_host_names([text.strip()])}
         if self.reaches_out:
             hosts |= {*find_host_names(word for part in self.parts for word in part)}
         return frozenset(hosts)
@@ -288,6 +304,13 @@ class Places(NamedTuple):
                     return cls(list(texts), False)
                 texts[text] = None
         return cls(list(texts), complete)
+
+
+def _read_word(word: str) -> Iterator[str]:
+    """Yield the parts of a word that may be a path, as in a command or as in a patch."""
+    yield from places(word)
+    if patched := PATCHED.fullmatch(word):
+        yield patched[1]
 
 
 def resolve_path(path: str, root: str | None) -> str | None:

@@ -13,12 +13,15 @@ from midwatch.services.globs import Glob, expand_home, fold_path, may_meet
 from midwatch.services.rule_facts import Directory, PossibleCommand, QuestionFacts
 
 DIRECTORY_PROGRAMS = frozenset({
-    "7z", "7za", "aws", "az", "borg", "bsdtar", "buildah", "bwrap", "chmod", "chown", "cp", "cpio", "ditto", "docker",
-    "gcloud", "gsutil", "helm", "install", "kubectl", "ln", "mount", "mv", "nerdctl", "pax", "podman", "rar", "rclone",
-    "restic", "rm", "rsync", "s3cmd", "scp", "sftp", "shred", "tar", "twine", "zip",
+    "7z", "7za", "7zr", "7zz", "aws", "az", "borg", "bsdtar", "buildah", "bwrap", "chgrp", "chmod", "chown",
+    "copy_directory", "cp", "cpio", "ditto", "docker", "gcloud", "gio", "gsutil", "gunzip", "gzip", "helm", "install",
+    "jar", "kubectl", "ln", "mksquashfs", "mount", "mv", "nerdctl", "pax", "podman", "rar", "rclone", "restic",
+    "rimraf", "rm", "rsync", "s3cmd", "scp", "sftp", "shred", "tar", "trash", "trash-put", "twine", "zip", "zstd",
 })  # fmt: skip
 """Programs that change, copy or send a whole directory."""
-DIRECTORY_COMMANDS_OF_GIT = frozenset({"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage"})
+DIRECTORY_COMMANDS_OF_GIT = frozenset(
+    {"add", "archive", "checkout", "commit", "mv", "restore", "rm", "stage", "worktree"}
+)
 UNNAMED_FILES_PROGRAMS = frozenset({"7z", "7za", "cpio", "http.server", "patch", "pax", "unar", "unrar", "unzip"})
 """Programs that write or show files that their words do not name."""
 PACKING_PROGRAMS = frozenset({"npm", "pnpm", "yarn", "cargo", "poetry", "uv"})
@@ -47,8 +50,8 @@ DIRECTORY_WORDS = re.compile(
 """Words in the name of a tool that may use a whole directory."""
 PROCESS_PATH = re.compile(r"/proc/.*/(?:cwd|root|fd)(?:/.*)?|/dev/fd/.*")
 """Paths that lead to another file for each process."""
-FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*%).*", re.IGNORECASE | re.DOTALL)
-"""An address of a file with a host or with encoded characters."""
+FILE_ADDRESS = re.compile(r"file:(?://[^/]|.*[%\[{]).*", re.IGNORECASE | re.DOTALL)
+"""An address of a file with a host, or with encoded or several characters."""
 PARENT_AFTER_SIGN = re.compile(r"[^*?]*+[*?].*/\.\.(?:/|\Z)", re.DOTALL)
 """A glob with the step `..` behind a sign."""
 VARIABLE = re.compile(r"(?:.*/)?(?:\$\{?[A-Za-z_]\w*\}?|%[A-Za-z_]\w*%)(?:[/\\].*)?", re.DOTALL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -57,9 +56,10 @@ def file_tools(root: str | None) -> list[Tool]:
 
     def read(arguments: Mapping[str, Any], turn: Turn) -> ToolFacts:
         path, pattern = arguments.get("path"), arguments.get("pattern")
-        fixed = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0] if isinstance(pattern, str) else ""
+        steps = pattern.split("/")[:-1] if isinstance(pattern, str) else []
+        folder = "/".join(step for step in steps if step != "**")
         base = path if isinstance(path, str) else "."
-        return {"paths": (base, *([f"{base}/{fixed}"] if fixed else [])), "root": absolute_path(root or turn.workdir)}
+        return {"paths": (base, *([f"{base}/{folder}"] if folder else [])), "root": absolute_path(root or turn.workdir)}
 
     return [make(read_file, safe=True, kind="read", read=read), make(list_files, safe=True, kind="search", read=read)]
 

@@ -21,7 +21,7 @@ from midwatch.domain.hidden_code.sed import sed_hides
 
 RUN_INPUT = frozenset({
     "eval", "xargs", "parallel", "trap", "alias", "at", "batch", "expect", "m4", "crontab", "fc", "socat", "wsl",
-    "timeit", "xdotool", "ydotool", "wtype",
+    "timeit", "xdotool", "ydotool", "wtype", "rename", "prename", "file-rename", "perl-rename",
 })  # fmt: skip
 """Programs that run what they read or compute."""
 PASS_TO_SHELL = frozenset({
@@ -37,7 +37,8 @@ RUNNING_ARGUMENTS = {
     "view": r"-c.*|\+.*|--cmd.*|-S.*", "vimdiff": r"-c.*|\+.*|--cmd.*|-S.*", "gvim": r"-c.*|\+.*|--cmd.*|-S.*",
     "less": r"\+.*", "more": r"\+.*", "man": r"-[a-zA-Z]*[PH].*", "dc": r"-e.*",
     "nc": r"-[a-zA-Z]*[ec].*", "ncat": r"-[a-zA-Z]*[ec].*", "netcat": r"-[a-zA-Z]*[ec].*",
-    "lldb": r"-[a-zA-Z]*[oOkK].*", "cargo": r"--config.*", "yarn": r"exec", "screen": r"-X", "yq": r"--security.*",
+    "lldb": r"-[a-zA-Z]*[oOkK].*", "cargo": r"--config.*", "yarn": r"exec", "screen": r"-X",
+    "yq": r"(?:--s|-s).*|.*load.*",
     "tmux": r"send.*|load-b.*|set-b.*|paste.*|if.*|run.*|pipe.*|bind.*|source.*", "rg": r"--pre.*|--hostname-bin.*",
     "fd": r"-[a-zA-Z]*[xX].*|--exec.*", "fdfind": r"-[a-zA-Z]*[xX].*|--exec.*", "find": r"-(?:exec|ok).*",
     "aria2c": r"--on-.*", "scp": r"-o.*|-S.*", "sftp": r"-o.*|-S.*|-b.*",
@@ -46,6 +47,9 @@ RUNNING_ARGUMENTS = {
     "sg": r"-c.*", "zip": r"-TT.*", "tcpdump": r"-[a-zA-Z]*z.*",
     "ssh": r"(?i:.*(?:command|exec)[= ].*)", "glab": r"alias|config",
     "gh": r"alias|extensions?|ext|config|codespace|cs|--", "printf": r"-v.*", "wget": r"-[bcdEFhHKkLmnNpqrSVvx46]*e.*",
+    "go": r"--?(?:exec|toolexec|vettool)(?:=.*)?|.*-extld.*", "pytest": r".*--[pt]x\b.*",
+    "jq": r".*\b(?:import|include)\s*\".*", **dict.fromkeys(["gcc", "g++", "cc", "c++"], r"--?wrapper.*"),
+    **dict.fromkeys(["awk", "gawk"], r"-[il].*|--(?:in|lo).*"),
     "test": r".*[$`].*", "[": r".*[$`].*", "cmd": r"/.*", "just": r"-c|--command|--shell.*|--set|.*=.*",
 }  # fmt: skip
 """For some programs, the arguments with which they run another program. `long_option` has other options of theirs."""
@@ -62,17 +66,19 @@ ALL_COMMANDS = {"gh": frozenset({
 RSYNC_RUNS = re.compile(r"(?:^|\0)-[^-efBTM@\0]*e\0?+(?!ssh(?:\0|$))")
 """The option -e of rsync with another program than ssh, in its arguments with NUL between them."""
 AWK = re.compile(r"[gmn]?awk")
-AWK_RUNS = re.compile(r"system|getline|\||@|ARGV|print[^;}>]*+>")
+AWK_RUNS = re.compile(r"system|getline|\||@|ARGV|SYMTAB")
+AWK_PRINTS = re.compile(r"print[^;}>\"/]*+[;}>\"/]?")
 """What runs a program in a script of awk, or uses a file that is not an argument."""
 MAKE_RUNS = re.compile(
+    r"-|-[a-zA-Z]*f-|--(?:make)?file=-|.*/dev/(?:stdin|fd/|tty).*|"
     r"--ev.*|-[a-zA-Z]*E.*|(?:\.?SHELL|MAKE|GNUMAKE)[A-Z]*[+:?!]*=.*|[A-Za-z_.][\w.]*[+:?!]*=.*[^\w./:,=@+-].*",
     re.DOTALL,
 )
-"""Arguments of make with code, or with a variable that has more than one word."""
+"""Arguments of make with code or its input, or with a variable that has more than one word."""
 SHELL_SIGNS = re.compile(r"[\s;&|<>(){}*?\[\]\\'\"!~#%]")
 """What a shell does not read as a part of a plain word."""
-SHELL_RUNS = re.compile(r"[;|]|&&|\A(?:\.[a-z]+\s|\\|(?=.*\s).*[*?\[{])", re.DOTALL)
-"""What a shell runs or changes, and commands such as `.shell x` or `\\write` of other programs."""
+SHELL_RUNS = re.compile(r"[;|]|&&|\w\([^)]*['\"(]|\A(?:\(\w|\.[a-z]+\s|\\|(?=.*\s).*[*?\[{])", re.DOTALL)
+"""What a shell runs or changes, and what other programs run, such as `shell('x')`, `.shell x` or `\\write`."""
 EXPANSION = re.compile(r"\$[A-Za-z_{('\"@*!]|`")
 """What a shell replaces by something else; in quotes it stays, until another program reads it once more."""
 UNKNOWN_CODE_OPTION = re.compile(
@@ -131,7 +137,7 @@ def _program_hides(program: str, arguments: list[str]) -> bool:
     if program == "rsync" and RSYNC_RUNS.search("\0".join(arguments)):
         return True
     if AWK.fullmatch(program):
-        return any(AWK_RUNS.search(word) for word in arguments)
+        return any(AWK_RUNS.search(word) or _prints_to_file(word) for word in arguments)
     if program == "git":
         return git_hides(arguments)
     if program in ("make", "gmake"):
@@ -145,6 +151,14 @@ def _program_hides(program: str, arguments: list[str]) -> bool:
     if not TEXT_COMMANDS.get(program, frozenset()).isdisjoint(arguments[:1]):
         return False
     return program in PASS_TO_SHELL and any(map(SHELL_SIGNS.search, arguments))
+
+
+def _prints_to_file(script: str) -> bool:
+    """Return whether a script of awk may print to a file. After a text or an expression, any `>` may name the file."""
+    for printed in AWK_PRINTS.finditer(script):
+        if printed[0][-1] in '>"/':
+            return ">" in script[printed.end() - 1 :]
+    return False
 
 
 def _has_code_option(argv: Sequence[str]) -> bool:

@@ -17,7 +17,11 @@ PLAIN_CALLS = frozenset({
     "lower", "max", "min", "not", "now", "or", "round", "select", "sum", "upper", "values", "version", "where",
 })  # fmt: skip
 """Functions and words before a bracket that run nothing. Others may run a program, such as `edit`."""
-STATEMENT_RUNS = re.compile(r"\b(?:copy|program|outfile|dumpfile|execute|load\w*)\b", re.IGNORECASE)
+STATEMENT_RUNS = re.compile(
+    r"\b(?:copy|program|outfile|dumpfile|execute|load\w*)\b|"
+    r"\b(?:from|join)\s*['\"][^'\"]*[./*]",
+    re.IGNORECASE,
+)
 
 
 def console_hides(argument: str) -> bool:

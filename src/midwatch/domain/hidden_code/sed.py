@@ -15,8 +15,8 @@ PLAIN_COMMAND = re.compile(
 )
 """One command of sed that runs no program, and reads and writes no other file, up to its end."""
 ONE_LETTER = re.compile(r"\\.|\[[:.=]\w+[:.=]\]", re.DOTALL)
-OPTION = re.compile(r"-[nErsuz]*(?:i.*|(?P<last>[efl])(?P<value>.*))?", re.DOTALL)
-LONG_OPTION = re.compile(r"--(?:quiet|silent|regexp-extended|null-data|separate|posix|debug|in-place(?:=.*)?)")
+OPTION = re.compile(r"-[nErsuz]*(?:i[^*]*|(?P<last>[efl])(?P<value>.*))?", re.DOTALL)
+LONG_OPTION = re.compile(r"--(?:quiet|silent|regexp-extended|null-data|separate|posix|debug|in-place(?:=[^*]*)?)")
 
 
 def sed_hides(arguments: list[str]) -> bool:
