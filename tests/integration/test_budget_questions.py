@@ -260,6 +260,7 @@ async def test_after_its_time_is_spent_the_work_winds_up_with_one_call(home: Pat
     async with serve() as (url, model):
         agent = LlmAgent("it", "openai:fake", base_url=f"{url}/v1", tools=[hang])
         async with open_home(home, it=agent) as desk:
+            await wait(desk, await submit(desk, "[[say hi]]"))  # the libraries of the agent are loaded now
             task = await submit(desk, "[[tool hang {}]]", budget={"seconds": 0.5})
             question = await find_question(desk)
             calls = len(model.requests)
@@ -280,6 +281,29 @@ async def test_a_question_that_nobody_answers_stops_the_work(home: Path) -> None
         assert (stopped.outcome, (await desk.approvals.get(question.id)).status) == ("budget", "expired")
         notices = {n.notice: n.text for n in await desk.store.list_deliveries(task_id=task.id)}
         assert f"midwatch retry {task.id} --budget tokens=800" in notices["failed"]
+
+
+async def test_after_no_answer_nobody_is_asked_again(open_desk: Any) -> None:
+    """Once each further delegate of the same work asked again, and the work waited for hours each time."""
+    clock = FakeClock()
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        parts = [await asyncio.gather(turn.delegate("it", f"part {n} 9"), return_exceptions=True) for n in range(3)]
+        return ", ".join(type(part).__name__ for (part,) in parts)
+
+    agents = {"it": ScriptedAgent(spend), "lead": FunctionAgent("lead", lead, on_loop=True)}
+    async with open_desk(clock=clock, **agents) as desk:
+        task = await submit(desk, "x", agent="lead")
+        question = await find_question(desk)
+        await clock.advance(12 * 3600 + 60)
+        assert (await wait(desk, task)).result == "HandoffError, HandoffError, HandoffError"
+        assert [asked.id for asked in await desk.approvals.list(None)] == [question.id]
+        assert (await read_account(desk, task.id)).on_budget == "stop"
+        (part, *_) = [member for member in await desk.store.list_account_tasks(task.id) if member.id != task.id]
+        await desk.tasks.retry(part.id, budget={"tokens": 5 * CALL})
+        second = await find_question(desk)
+        assert second.id != question.id, "a larger budget asks again"
+        await desk.approvals.answer(second.id, "stop")
 
 
 async def test_an_agent_that_acts_by_itself_is_resumed_after_the_answer(open_desk: Any) -> None:

@@ -150,6 +150,36 @@ async def list_wakes_of(desk: Runtime, task: Task) -> list[Task]:
     return [wake for wake in await list_tasks(desk, "result") if wake.session_key == task.session_key]
 
 
+async def test_the_end_of_a_task_wakes_its_starter_and_its_own_agent(home: Path) -> None:
+    """Once both turns had the same key: the end of the task was never written, and its process tried without pause."""
+
+    async def lead(turn: Turn) -> str:
+        if turn.prompt == "begin":
+            await turn.delegate("worker", "begin", wait=False, wake=True)
+        return turn.prompt
+
+    async def work(turn: Turn) -> str:
+        if turn.prompt == "begin":
+            await turn.delegate("counter", "count", wait=False, wake=True)
+            await until(lambda: desk.store.list_context_items(turn.session_key))  # it ends without taking this
+        return turn.prompt
+
+    agents: dict[str, Any] = {
+        "boss": ScriptedAgent(lead), "worker": ScriptedAgent(work), "counter": FunctionAgent("counter", lambda _: "7"),
+    }  # fmt: skip
+    async with Runtime.open(home, agents=agents) as desk:
+        first = await say(desk, "begin")
+        worker = await wait_for_end(desk, await find_child(desk))
+        (woken,) = await until(partial(list_wakes_of, desk, worker))
+        assert "> 7" in ((await wait_for_end(desk, woken)).result or "")
+
+        async def has_both() -> bool:
+            results = "".join(wake.result or "" for wake in await list_wakes_of(desk, first))
+            return (results.count("> begin"), results.count("> 7")) == (1, 1)
+
+        await until(has_both)
+
+
 @pytest.mark.parametrize("retried", [True, False])
 async def test_a_cancelled_turn_returns_its_results_and_its_retry_has_them(
     fake: Fake, home: Path, retried: bool

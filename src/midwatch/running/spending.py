@@ -296,7 +296,12 @@ class TurnSpending:
         await self._log.write(Changes(fence=run.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
             raise AgentError("the budget is spent, and the task is being stopped.")
-        return resolved.status != "expired" or resolved.why != UNANSWERED
+        if resolved.status != "expired" or resolved.why != UNANSWERED:
+            return True
+        stops = Update("account", account.id, {"on_budget": "stop"}, {"on_budget": "ask", "approval_id": approval.id})
+        with suppress(Conflict):  # another turn that waited did it, or the limits were changed
+            await self._log.write(Changes(fence=run.fence, updates=(stops,)))
+        return False
 
     async def _find_question(self, account: Account) -> Approval | None:
         """Return the open question of the account, if another turn has asked it."""

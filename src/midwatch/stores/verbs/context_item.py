@@ -61,7 +61,8 @@ def wake_after(tx: Tx, task_id: str, now: int) -> Changes:
         return Changes()
     left = tx.find(ContextItem, "context_item.waking", key=ended.session_key)
     starter = find_starter(tx, left) if left else None
-    return _wake(tx, starter, left, ended.id, now) if left and starter else Changes()
+    key = f"after:{ended.id}"  # the result of this task itself may begin a turn of its starter at the same time
+    return _wake(tx, starter, left, key, now) if left and starter else Changes()
 
 
 def _has_taken(tx: Tx, task: Task) -> bool:
