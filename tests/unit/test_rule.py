@@ -293,7 +293,7 @@ def test_a_lower_level_can_only_be_stricter(root: Path) -> None:
     levels = [Level("desk", desk), Level("agent", agent), Level("task", own)]
     for command, verdict, by in (
         ("pwd", "allow", "rule:agent"),
-        ("pwd; pwd", "ask", "rule:desk"),  # it may hide a denied command
+        ("pwd & pwd", "ask", "rule:desk"),  # it may hide a denied command
         ("make", "ask", "rule:task"),
         ("make x", "deny", "rule:agent"),
         ("ls", "deny", "rule:task"),

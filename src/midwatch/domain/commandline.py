@@ -15,11 +15,9 @@ from itertools import chain
 from typing import NamedTuple
 
 LONGEST = 20_000
-PLAIN = re.compile(
-    r"""(?!=)(?:[A-Za-z0-9_@%+=:,./-] | (?<=[A-Za-z0-9])~ | '[^'\t]*' | "[^"\t$`\\!]*")+
-        (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | (?<=[A-Za-z0-9])~ | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
-    re.VERBOSE,
-)
+WORD = r"""(?!=)(?:[A-Za-z0-9_@%+=:,./-] | (?<=[A-Za-z0-9])~ | '[^'\t]*' | "[^"\t$`\\!]*")+"""
+"""A word that all shells read alike, for a verbose expression."""
+PLAIN = re.compile(rf"{WORD} (?: [ \t]+ {WORD} )*", re.VERBOSE)
 """A command that all shells read alike: without operator, redirection, substitution, glob, tilde, brace or escape."""
 SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
 SHELL_OPTIONS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from midwatch.domain.agent import Question
+from midwatch.domain.command_list import split_list
 from midwatch.domain.commandline import argv_of, parts_of, places, split_cd
 from midwatch.domain.hidden_code.command import hides_code
 from midwatch.domain.hidden_code.git import split_git
@@ -58,7 +59,10 @@ class QuestionFacts:
 
     @cached_property
     def steps(self) -> Sequence[QuestionFacts]:
-        """Return the facts about each step of `cd directory && command`; none for any other command."""
+        """Return the facts about each command of `cd directory && command` and of `a && b | c`.
+
+        There are none for a single command, and if it is not certain what the commands do together.
+        """
         steps, last = list[QuestionFacts](), self
         while len(steps) < MOST_CDS and (split := split_cd(last.question.command or "")) is not None:
             directory, rest = split
@@ -66,6 +70,9 @@ class QuestionFacts:
                 break
             steps.append(last._with_command(shlex.join(["cd", directory]), last.start))
             last = last._with_command(rest, there)
+        commands = split_list(last.question.command or "")
+        if commands:
+            return [*steps, *(last._with_command(command, last.start) for command in commands)]
         return [*steps, last] if steps else []
 
     def _with_command(self, command: str, start: str | None) -> QuestionFacts:
