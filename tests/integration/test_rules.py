@@ -13,6 +13,9 @@ import pytest
 
 from fakes.model_server import Model, serve
 from midwatch import Runtime, Settings, Task
+from midwatch.agents.llm.builtin import file_tools
+from midwatch.agents.llm.desk_tools import desk_tools
+from midwatch.agents.llm.fetch import fetch_tool
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import tool
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput
@@ -332,3 +335,17 @@ async def test_a_test_of_rules_reads_a_host_in_every_form(home: Path) -> None:
             assert (await desk.rules.test(agent="it", tool="x", host=host)).verdict == verdict, host
         with pytest.raises(InvalidInput, match="'/' has no host"):
             await desk.rules.test(agent="it", host="/")
+
+
+async def test_a_test_of_rules_knows_the_kinds_of_own_tools_and_says_when_it_guesses(home: Path) -> None:
+    rules = {"allow": [{"kind": kind} for kind in ("think", "read", "search")], "deny": [{"kind": "delete"}]}
+    own = {tool.name: tool.kind for tool in (*desk_tools(), *file_tools(None), fetch_tool(lambda host: True))}
+    own |= {"run_command": "execute", "transfer_to_reviewer": "switch_mode", "delegate_to_writer": "other"}
+    async with desk_of(home, {}, {**rules, "default": "deny"}) as desk:
+        trials = {name: await desk.rules.test(agent="demo", tool=name, path="x") for name in own}
+        assert {name: trial.kind for name, trial in trials.items()} == own
+        assert trials["submit_task"].text == "denied by a rule of the desk: default: deny"
+        guessed = await desk.rules.test(agent="demo", tool="plan_trip")
+        assert guessed.text == "allowed by a rule of the desk: allow think (if its kind is think, as its name suggests)"
+        told = await desk.rules.test(agent="demo", tool="plan_trip", kind="think")
+        assert told.text == "allowed by a rule of the desk: allow think"
