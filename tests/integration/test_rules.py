@@ -153,6 +153,21 @@ async def test_a_tool_that_asks_is_asked_once_and_a_rule_may_answer(fake: Fake, 
         assert (await desk.approvals.list(None))[0].answered_by == "rule:agent"
 
 
+async def test_a_tool_that_asks_asks_again_after_a_restart_because_it_was_not_run(
+    fake: Fake, home: Path, work: Path
+) -> None:
+    prompt = '[[tool run_command {"command": "touch ran"}]] [[say done]]'
+    async with desk_of(home, {"it": llm(fake)}) as desk:
+        task = await desk.tasks.submit(prompt, agent="it", workdir=str(work))
+        (first,) = await until(desk.approvals.list)
+    async with desk_of(home, {"it": llm(fake)}) as desk:
+        (second,) = await until(desk.approvals.list)
+        assert (second.command, second.id != first.id, (work / "ran").exists()) == ("touch ran", True, False)
+        await desk.approvals.answer(second.id, grant=True)
+        assert (await desk.tasks.wait(task.id)).outcome == "ok"
+        assert (work / "ran").exists()
+
+
 async def test_a_default_holds_for_all_tools(fake: Fake, home: Path, work: Path) -> None:
     async with desk_of(home, {"it": llm(fake)}, agent={"default": "deny", "allow": [{"tool": "read_file"}]}) as desk:
         assert "alpha" in ((await run_task(desk, READ, work)).result or "")
