@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from playwright.async_api import expect
 
-from browsing import AGENTS, Desk
+from browsing import AGENTS, DESKTOP, PHONE, Desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -115,6 +115,10 @@ async def test_the_tree_of_a_budget_is_shown_while_it_is_spent_and_its_question_
     await first.get_by_role("link", name="Answer").click()
     card = page.locator("article.approval", has_text="Its budget of 300 tokens is spent")
     await expect(card).to_be_focused()
+    await page.set_viewport_size(PHONE)
+    cut = "(text) => text.scrollHeight - text.clientHeight"
+    assert await card.locator(".approval-question").evaluate(cut) <= 1
+    await page.set_viewport_size(DESKTOP)
     await page.goto(f"/budgets/{asking}")
     await expect(page.locator(".task-line .status")).to_have_text("asks")
     await page.get_by_role("button", name="raise by 100 %").click()

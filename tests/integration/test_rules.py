@@ -13,6 +13,9 @@ import pytest
 
 from fakes.model_server import Model, serve
 from midwatch import Runtime, Settings, Task
+from midwatch.agents.llm.builtin import file_tools
+from midwatch.agents.llm.desk_tools import desk_tools
+from midwatch.agents.llm.fetch import fetch_tool
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import tool
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput
@@ -150,6 +153,21 @@ async def test_a_tool_that_asks_is_asked_once_and_a_rule_may_answer(fake: Fake, 
         await run_task(desk, touch, work)
         assert (work / "new").exists()
         assert (await desk.approvals.list(None))[0].answered_by == "rule:agent"
+
+
+async def test_a_tool_that_asks_asks_again_after_a_restart_because_it_was_not_run(
+    fake: Fake, home: Path, work: Path
+) -> None:
+    prompt = '[[tool run_command {"command": "touch ran"}]] [[say done]]'
+    async with desk_of(home, {"it": llm(fake)}) as desk:
+        task = await desk.tasks.submit(prompt, agent="it", workdir=str(work))
+        (first,) = await until(desk.approvals.list)
+    async with desk_of(home, {"it": llm(fake)}) as desk:
+        (second,) = await until(desk.approvals.list)
+        assert (second.command, second.id != first.id, (work / "ran").exists()) == ("touch ran", True, False)
+        await desk.approvals.answer(second.id, grant=True)
+        assert (await desk.tasks.wait(task.id)).outcome == "ok"
+        assert (work / "ran").exists()
 
 
 async def test_a_default_holds_for_all_tools(fake: Fake, home: Path, work: Path) -> None:
@@ -334,3 +352,17 @@ async def test_a_test_of_rules_reads_a_host_in_every_form(home: Path) -> None:
             assert (await desk.rules.test(agent="it", tool="x", host=host)).verdict == verdict, host
         with pytest.raises(InvalidInput, match="'/' has no host"):
             await desk.rules.test(agent="it", host="/")
+
+
+async def test_a_test_of_rules_knows_the_kinds_of_own_tools_and_says_when_it_guesses(home: Path) -> None:
+    rules = {"allow": [{"kind": kind} for kind in ("think", "read", "search")], "deny": [{"kind": "delete"}]}
+    own = {tool.name: tool.kind for tool in (*desk_tools(), *file_tools(None), fetch_tool(lambda host: True))}
+    own |= {"run_command": "execute", "transfer_to_reviewer": "switch_mode", "delegate_to_writer": "other"}
+    async with desk_of(home, {}, {**rules, "default": "deny"}) as desk:
+        trials = {name: await desk.rules.test(agent="demo", tool=name, path="x") for name in own}
+        assert {name: trial.kind for name, trial in trials.items()} == own
+        assert trials["submit_task"].text == "denied by a rule of the desk: default: deny"
+        guessed = await desk.rules.test(agent="demo", tool="plan_trip")
+        assert guessed.text == "allowed by a rule of the desk: allow think (if its kind is think, as its name suggests)"
+        told = await desk.rules.test(agent="demo", tool="plan_trip", kind="think")
+        assert told.text == "allowed by a rule of the desk: allow think"

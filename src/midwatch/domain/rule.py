@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Type
 
 from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
+from midwatch.base.text import cut
 from midwatch.domain.agent import Question, QuestionKind
 from midwatch.domain.commandline import CommandPattern
 from midwatch.domain.fields import Example, Input, JsonRecord, Show, to_json
@@ -34,6 +35,7 @@ MOST_PATTERNS = 200
 MOST_PATHS = 200
 """The greatest number of files in a question that rules check; a question with more files goes to a person."""
 LONGEST = 1000
+LONGEST_NAME = 60
 YEAR = 366 * 86400.0
 
 
@@ -63,7 +65,9 @@ class Pattern(NamedTuple):
     @classmethod
     def from_data(cls, data: Any, effect: Verdict) -> Pattern:
         """Read a pattern from settings or a request, or raise InvalidInput."""
-        if not isinstance(data, Mapping) or not data or set(data) - FIELDS:
+        if isinstance(data, Mapping) and (unknown := [str(name) for name in data if name not in FIELDS]):
+            raise _wrong(f"a rule has no {cut(unknown[0], LONGEST_NAME)!r}; its fields are {NAMES}.")
+        if not isinstance(data, Mapping) or not data:
             raise _wrong(f'a rule must be a table of {NAMES}, such as {{command = "git log *"}}.')
         pattern = cls(**data)
         if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in pattern):

@@ -31,6 +31,21 @@ KIND_WORDS = {
     "move": ("move", "rename"),
 }
 """Parts of a tool's name that show the kind of the tool. The first match counts."""
+OWN_KINDS = {
+    "read_file": "read", "list_files": "search", "run_command": "execute", "fetch_url": "fetch",
+    "submit_task": "other", "schedule_task": "other", "list_tasks": "search", "get_task": "search",
+    "goal_complete": "other", "goal_delay": "other",
+}  # fmt: skip
+"""The kinds of midwatch's own tools."""
+HANDOFF_KINDS = {"transfer_to_": "switch_mode", "delegate_to_": "other"}
+"""The kinds of the tools that hand over work, by the beginning of their names."""
+
+
+def find_own_kind(name: str) -> str | None:
+    """Return the kind of one of midwatch's own tools, or None for any other name."""
+    lower = name.lower()
+    handoff = next((kind for start, kind in HANDOFF_KINDS.items() if lower.startswith(start)), None)
+    return OWN_KINDS.get(lower, handoff)
 
 
 def guess_kind(name: str) -> str:

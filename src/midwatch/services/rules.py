@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack, cast
 
 from midwatch.base.clock import Clock
@@ -33,7 +34,7 @@ from midwatch.domain.rule import (
 )
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.tool_name import canonical, guess_kind
+from midwatch.domain.tool_name import canonical, find_own_kind, guess_kind
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.rule_decision import decide_and_look_ahead, decide_by_level, strictest
@@ -149,11 +150,16 @@ class Rules:
             require(await self._store.get_session(key), "session", key)
         agent = use.get("agent") or (task.agent if task else self._default_agent)
         levels = await self.policies.list_levels(agent, task, key)
-        question, root = _read_use(use), use.get("workdir") or (task.workdir if task else None)
+        (question, guessed), root = _read_use(use), use.get("workdir") or (task.workdir if task else None)
         decisions = await asyncio.to_thread(decide_by_level, question, root, levels, agent)
         decision = strictest(decisions)
         levels_and_decisions = zip(levels, decisions, strict=True)
-        text = _describe(decision) + await self._warn_of_unknown(agent)
+        text = _describe(decision)
+        if guessed:
+            unknown = await asyncio.to_thread(decide_by_level, replace(question, kind="other"), root, levels, agent)
+            if strictest(unknown).verdict != decision.verdict:
+                text += f" (if its kind is {question.kind}, as its name suggests)"
+        text += await self._warn_of_unknown(agent)
         return RuleTrial(
             verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
             by=decision.by,
@@ -181,21 +187,23 @@ def _describe(decision: Decision) -> str:
     return f"{TOLD[decision.verdict]} by a rule of the {decision.source}: {decision.rule}"
 
 
-def _read_use(use: RuleTest) -> Question:
-    """Return the question that a tool would ask. Without a kind, the name of the tool tells it."""
+def _read_use(use: RuleTest) -> tuple[Question, bool]:
+    """Return the question that a tool would ask, and whether its kind is only guessed from the name of the tool."""
     tool = use.get("tool") or next((name for field, name in TYPICAL.items() if use.get(field)), None)
     if not tool and not use.get("kind"):
         raise InvalidInput("nothing is tested; name a tool, a kind, a command, a path or a host.", field="tool")
-    kind = use.get("kind") or (guess_kind(tool) if tool and "/" not in canonical(tool) else "other")
+    known = use.get("kind") or (find_own_kind(tool) if tool else None)
+    kind = known or (guess_kind(tool) if tool and "/" not in canonical(tool) else "other")
     if kind not in TOOLS:
         raise InvalidInput(f"{kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.", field="kind")
     path, host, workdir = use.get("path"), use.get("host"), use.get("workdir")
     if workdir and not workdir.startswith("/"):
         raise InvalidInput("`workdir` must be an absolute path, such as /srv/project.", field="workdir")
-    return Question(
+    question = Question(
         text="May I?", kind=cast(QuestionKind, kind), tool=tool, command=use.get("command") or None,
         paths=(path,) if path else (), hosts=_read_hosts(host) if host else (),
     )  # fmt: skip
+    return question, known is None
 
 
 def _read_hosts(text: str) -> tuple[str, ...]:

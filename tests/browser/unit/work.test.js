@@ -51,6 +51,18 @@ export default {
     equal(work.steps.map((one) => [one.kind, one.entries, one.version]), [["plan", [], 1]]);
   },
 
+  "a skipped tool is a step with the rule that said no, and does not count as a tool of the turn": () => {
+    const { steps } = after(stored("tool_exec_skipped", { tool: "rm", reason: "It was not run.", rule: "deny delete" }),
+      stored("tool_exec_skipped", { tool: "ls", reason: "The turn is ending." }),
+      stored("tool_exec_start", { tool: "ls" }), stored("tool_exec_end", { tool: "ls" }),
+      stored("turn_end", { status: "completed" }));
+    equal(steps.map((one) => [one.title, one.skipped, one.result, one.tools]), [
+      ["rm: deny delete", true, "It was not run.", undefined],
+      ["ls: The turn is ending.", true, "The turn is ending.", undefined], [null, undefined, null, undefined],
+      [undefined, undefined, undefined, 1],
+    ]);
+  },
+
   "a tool that is used again is another step": () => {
     const use = () => [stored("tool_exec_start", { tool: "ls" }), stored("tool_exec_end", { tool: "ls", result: "x" })];
     const { steps } = after(...use(), ...use());

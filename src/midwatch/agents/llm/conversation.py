@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from midwatch.agents.base import cancel, message_id
@@ -23,7 +24,7 @@ from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.model_hooks import Request, StoppedByHook, ask_after_model, ask_before_model
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Toolbox, ToolError, Toolkit, ToolOutput, clean, running_call
+from midwatch.agents.llm.tools import Toolbox, ToolError, Toolkit, ToolOutput, clean, running_call, store_start
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -394,7 +395,10 @@ class Loop:
             return ToolCall(call.name, arguments, call_id, tool.server, tool.kind, asks=tool.asks, **whole)
 
     async def tool(self, call: Call, changed: bool = False) -> ToolOutput:
-        """Run the tool. If it must not run twice, or a hook has changed the call, first store that it may have run."""
+        """Run the tool. If it must not run twice, or a hook has changed the call, first store that it may have run.
+
+        A tool that asks for permission stores this after the answer, so that a later attempt asks again.
+        """
         tool = self._box.tools.get(call.name)
         arguments = read_arguments(call)
         await self._turn.emit(events.ToolExecStart(
@@ -402,8 +406,13 @@ class Loop:
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
         ))  # fmt: skip
+        store = None
         if changed or (tool is not None and not tool.safe and not self._talk.may_have_run(call)):
-            await self._keep(history.make_started_step(call, changed))
+            store = partial(self._keep, history.make_started_step(call, changed))
+        if store is not None and not (tool is not None and tool.asks):
+            await store()
+            store = None
+        store_start.set(store)
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:

@@ -40,6 +40,8 @@ NO_RESULT = "done, without a result"
 
 running_call: ContextVar[tuple[str, Transcript] | None] = ContextVar("running_call", default=None)
 """The key of the running tool call and the transcript. The call has the same key in a later attempt."""
+store_start: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("store_start", default=None)
+"""Stores that the running tool call, which asks for permission, may have run. Before the answer it has not."""
 
 
 class ToolError(Exception):
@@ -116,6 +118,8 @@ def _read_unknown(kind: str, arguments: Mapping[str, Any]) -> ToolFacts:
 async def check_permission(tool: Tool, arguments: Mapping[str, Any], turn: Turn) -> None:
     """Ask whether a tool may run. Raise ToolError if the answer is no."""
     check_allowed(await turn.ask(Question.about(tool.describe(arguments, turn))))
+    if (store := store_start.get()) is not None:
+        await store()
 
 
 class Source(Protocol):

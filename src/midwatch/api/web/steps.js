@@ -95,7 +95,9 @@ const KINDS = {
       const label = step.title || step.tool || "tool";
       setText(item.parts.title, getFirstLine(label, 300)).title = step.title &&
         step.tool ? `${step.tool}: ${label}` : label;
-      setText(item.parts.state, step.open ? "running" : step.ended ? (step.bad ? "failed" : "") : "interrupted");
+      const end = step.skipped ? "skipped" : step.bad ? "failed" : "";
+      setText(item.parts.state, step.open ? "running" : step.ended ? end : "interrupted");
+      item.parts.time.hidden = Boolean(step.skipped);
       if (step.duration != null)
         item.parts.time.replaceWith((item.parts.time =
           h("span.num.duration", formatDuration(step.duration, { fine: true }))));
@@ -163,7 +165,8 @@ function fillTool(item) {
     const block = h("pre.block", { tabindex: "0" }, step.result.slice(0, MAX_RESULT));
     const more = step.result.length > MAX_RESULT ? `${step.result.length - MAX_RESULT} more characters are not shown`
       : null;
-    body.append(createFact(step.bad ? "Error" : "Result", block, more ? h("p.faint", more) : null));
+    const name = step.skipped ? "Reason" : step.bad ? "Error" : "Result";
+    body.append(createFact(name, block, more ? h("p.faint", more) : null));
     if (step.cut) loadFullResult(step, block);
   } else if (!step.open)
     body.append(createFact(step.bad ? "Error" : "Result",

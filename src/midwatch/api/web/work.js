@@ -3,8 +3,8 @@
 
 /** The kinds of stored events that become steps. */
 export const WORK_KINDS = [
-  "thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "approval_requested", "approval_resolved",
-  "turn_end", "llm_response", "error", "task_finished", "context_injected",
+  "thought_update", "plan_update", "tool_exec_start", "tool_exec_end", "tool_exec_skipped", "approval_requested",
+  "approval_resolved", "turn_end", "llm_response", "error", "task_finished", "context_injected",
 ];
 const STEP_KINDS = new Set([...WORK_KINDS, "thought_delta"]);
 const getTurnKey = (event) => `${event.task_id} ${event.attempt ?? ""}`;
@@ -107,6 +107,13 @@ export class Work {
     });
   }
 
+  tool_exec_skipped(event, p) {
+    return this.#upsertStep(`skipped ${event.seq}`, event, {
+      kind: "tool", tool: p.tool, title: `${p.tool}: ${p.rule ?? p.reason}`, skipped: true, bad: true,
+      ended: event.time, result: p.reason,
+    });
+  }
+
   #getToolKey(event, p) {
     return `tool ${event.task_id} ${event.attempt ?? ""} ${p.tool_call_id ?? p.tool}`;
   }
@@ -148,7 +155,7 @@ export class Work {
     this.close(event.task_id);
     const taskSteps = this.steps.filter((step) => step.task === event.task_id);
     const tools = taskSteps.slice(taskSteps.findLastIndex((step) => step.kind === "turn") + 1)
-      .filter((step) => step.kind === "tool").length;
+      .filter((step) => step.kind === "tool" && !step.skipped).length;
     return this.#upsertStep(`turn ${getTurnKey(event)}`, event, {
       kind: "turn", status: p.status, duration: p.duration ?? null, tools,
       usage: this.#usage.get(getTurnKey(event)) ?? null,
