@@ -97,6 +97,14 @@ def test_a_patch_changes_what_it_names_and_keeps_the_rest(
     }
 
 
+def nest(levels: int) -> dict[str, Any]:
+    """Return an object that is nested in so many levels."""
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"x": value}
+    return value
+
+
 @pytest.mark.parametrize(
     ("seam", "patch", "why"),
     [
@@ -106,6 +114,11 @@ def test_a_patch_changes_what_it_names_and_keeps_the_rest(
         ("before_tool", {"arguments": {"x": float("nan")}}, "not JSON"),
         ("before_tool", {"arguments": {"x": "y" * 2_000_000}}, "characters"),
         ("before_tool", {"arguments": {"x": [2**70]}}, "64 bits"),
+        ("before_tool", {"arguments": {"x": "\ud83d"}}, "half of a character"),
+        ("before_tool", {"arguments": {"\ud83d": 1}}, "half of a character"),
+        ("before_tool", {"arguments": {"x": {1: 2}}}, "name that is not a text"),
+        ("before_tool", {"arguments": nest(201)}, "more than 200 levels"),
+        ("before_tool", {"arguments": nest(100_000)}, "more than 200 levels"),
         ("before_model", {"model": "other"}, "names 'model'"),
         ("before_model", {"instructions": "Be cruel."}, "only append"),
         ("before_model", {"instructions": None}, "only append"),
@@ -202,6 +215,12 @@ async def test_a_hook_that_fails_denies_and_the_event_names_it(decide: Any, why:
         ("bad", "deny", True, outcome.reason)
     ]
     assert events[0].duration < 5
+
+
+@pytest.mark.parametrize("decision", [HookDecision.deny("\ud83d"), HookDecision.answer("\ud83d")])
+def test_a_text_that_no_store_takes_is_refused(decision: HookDecision) -> None:
+    with pytest.raises(InvalidInput, match="half of a character"):
+        check_decision("before_tool", decision)
 
 
 async def test_a_turn_that_is_cancelled_stays_cancelled() -> None:

@@ -102,6 +102,10 @@ def check_decision(seam: Seam, decision: object) -> HookDecision:
         raise InvalidInput("its answer is not a text; return `text`, and `is_error` as true or false.")
     if decision.action in ("deny", "stop") and not (isinstance(decision.reason, str) and decision.reason.strip()):
         raise InvalidInput(f"its decision {decision.action!r} has no reason; return `reason` as text.")
+    try:
+        f"{decision.text}{decision.reason}".encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("its text or reason has half of a character (a surrogate); return whole ones.") from None
     return decision
 
 
