@@ -31,6 +31,8 @@ ACTIONS: Mapping[Seam, tuple[Action, ...]] = {
 """The decisions that are valid at each seam."""
 SECONDS: Mapping[Seam, float] = {**dict.fromkeys(SEAMS, 5.0), "approve_tool": 60.0}
 """How long a call of a hook may take, if the hook sets no deadline of its own."""
+MOST_SECONDS = 3600
+"""The longest deadline of a call that a hook may set."""
 PRIORITY = 100
 """The priority of a hook that sets none. A hook with a smaller number is called earlier."""
 LONGEST_REASON = 1000
