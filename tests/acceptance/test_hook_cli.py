@@ -169,8 +169,9 @@ async def test_rules_decide_outside_of_a_task(server: Server) -> None:
     assert (status, read_decision(out)[0]) == (0, "deny")
     status, out, _ = await run_hook(describe("Bash", command="make deploy"), server.home)
     assert (status, read_decision(out)[0]) == (0, "ask")
-    status, out, _ = await run_hook(describe("Read", file_path="/tmp/x"), server.home)
-    assert (status, out.strip()) == (0, "")
+    for call in (describe("Read", file_path="/tmp/x"), describe("Write", file_path="/tmp/x", content="x" * 1_000_000)):
+        status, out, err = await run_hook(call, server.home)
+        assert (status, out.strip()) == (0, ""), err
     inside = describe("Bash", cwd="/tmp/project/secret", command="cat k")
     status, out, _ = await run_hook(inside, server.home, CLAUDE_PROJECT_DIR="/tmp/project")
     assert (status, read_decision(out)[0]) == (0, "deny")

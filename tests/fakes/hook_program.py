@@ -23,9 +23,9 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def reply(number: Any, result: Any) -> None:
-    """Answer a request."""
-    write(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}) + "\n")
+def reply(number: Any, result: Any, more: str = "") -> None:
+    """Answer a request, and write more with the same call of the system."""
+    write(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}) + "\n" + more)
 
 
 def misbehave(number: int) -> None:
@@ -48,6 +48,8 @@ def misbehave(number: int) -> None:
             reply(number + 1000, {"action": "go_on"})
         case "patch":
             reply(number, {"action": "change", "patch": {"tool": "other"}})
+        case "deep":
+            reply(number, {"action": "change", "patch": {"arguments": json.loads(300 * '{"x":' + "1" + 300 * "}")}})
         case "error":
             write(json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": -1, "message": "no idea"}}) + "\n")
         case "nothing":
@@ -64,6 +66,10 @@ def misbehave(number: int) -> None:
             if os.fork() == 0:
                 time.sleep(3600)
             os._exit(3)
+        case "wait":
+            while BAD.exists():
+                time.sleep(0.01)
+            reply(number, {"action": "go_on"})
         case "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -84,7 +90,7 @@ def main() -> None:
             if BAD.exists() and WAY == "late":
                 time.sleep(9)
             write("I am here.\n" * (BAD.exists() and WAY == "early"))
-            reply(number, {"version": 1})
+            reply(number, {"version": 1}, "I am gone.\n" * (BAD.exists() and WAY == "brief"))
         elif BAD.exists():
             misbehave(number)
         else:

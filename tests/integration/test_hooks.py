@@ -374,6 +374,7 @@ BAD_WAYS = {
     "half": "ended with exit code 0 in the middle of a line",
     "other": "which is not open",
     "patch": "names 'tool'",
+    "deep": "nested in more than 200 levels",
     "error": "answered with an error: no idea",
     "nothing": "its result is no decision",
     "closed": "closed its standard output",
@@ -408,6 +409,37 @@ async def test_a_broken_program_denies_in_time_and_works_after_its_restart(
         assert ("the program did not answer in time." if way == "hang" else BAD_WAYS[way]) in str(report.last_error)
         pids = [int(pid) for pid in bad.with_suffix(".starts").read_text().split()]
     assert not any(exists(pid) for pid in pids)
+
+
+async def test_a_program_that_breaks_right_after_hello_denies_and_the_event_says_how(
+    fake: Fake, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").touch()
+    settings = Settings.load(home, detect_agents=False, hooks=[program(tmp_path / "bad", "brief")])
+    async with Runtime.open(settings=settings, agents={"it": agent(fake)}) as desk:
+        task = await run(desk, f"{PUSH} [[say done]]")
+        assert (task.outcome, ran) == ("ok", [])
+        (decided,) = await read_events(desk, task, "hook_decided")
+        assert "no answer in JSON-RPC: 'I am gone.'" in decided.payload["reason"]
+
+
+async def test_a_cancelled_task_does_not_end_the_program_that_others_wait_for(
+    fake: Fake, home: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad"
+    bad.touch()
+    settings = Settings.load(home, detect_agents=False, hooks=[program(bad, "wait", timeout="1h")])
+    async with Runtime.open(settings=settings, agents={"it": agent(fake)}) as desk:
+        tasks = [await desk.tasks.submit(f"{PUSH} [[say done]]", agent="it") for _ in range(2)]
+        assert await eventually(lambda: desk.hooks.list()[0].calls == 2)
+        await desk.tasks.cancel(tasks[0].id)
+        assert (await desk.tasks.wait(tasks[0].id)).status == "cancelled"
+        bad.unlink()
+        async with asyncio.timeout(PATIENCE):
+            other = await desk.tasks.wait(tasks[1].id)
+        assert other.result == "The tool said: pushed to main done"
+        (report,) = desk.hooks.list()
+        assert (report.failures, report.restarts, report.last_error) == (0, 0, None)
 
 
 def exists(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from contextlib import suppress
 from functools import partial
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from midwatch.base.errors import BadConfig, InvalidInput
+from midwatch.client.http import SILENT_SECONDS
 from midwatch.domain.event import HookDecided
-from midwatch.domain.hook import ACTIONS, SEAMS, HookDecision, HookMeta, Seam, check_decision, read_decision
+from midwatch.domain.hook import ACTIONS, SEAMS, Hook, HookDecision, HookMeta, Seam, check_decision, read_decision
 from midwatch.domain.hook_patch import apply_patch
 from midwatch.domain.hook_subject import make_example
+from midwatch.running import hook_chain
 from midwatch.running.hook_chain import HookChain
 from midwatch.running.hook_thread import HookThread
 from midwatch.running.python_hook import PythonHook
@@ -97,6 +100,14 @@ def test_a_patch_changes_what_it_names_and_keeps_the_rest(
     }
 
 
+def nest(levels: int) -> dict[str, Any]:
+    """Return an object that is nested in so many levels."""
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"x": value}
+    return value
+
+
 @pytest.mark.parametrize(
     ("seam", "patch", "why"),
     [
@@ -106,6 +117,11 @@ def test_a_patch_changes_what_it_names_and_keeps_the_rest(
         ("before_tool", {"arguments": {"x": float("nan")}}, "not JSON"),
         ("before_tool", {"arguments": {"x": "y" * 2_000_000}}, "characters"),
         ("before_tool", {"arguments": {"x": [2**70]}}, "64 bits"),
+        ("before_tool", {"arguments": {"x": "\ud83d"}}, "half of a character"),
+        ("before_tool", {"arguments": {"\ud83d": 1}}, "half of a character"),
+        ("before_tool", {"arguments": {"x": {1: 2}}}, "name that is not a text"),
+        ("before_tool", {"arguments": nest(201)}, "more than 200 levels"),
+        ("before_tool", {"arguments": nest(100_000)}, "more than 200 levels"),
         ("before_model", {"model": "other"}, "names 'model'"),
         ("before_model", {"instructions": "Be cruel."}, "only append"),
         ("before_model", {"instructions": None}, "only append"),
@@ -185,6 +201,7 @@ def fail_with(problem: BaseException) -> Any:
     ("decide", "why"),
     [
         (fail_with(RuntimeError("secret")), "RuntimeError"),
+        (fail_with(GeneratorExit("secret")), "GeneratorExit"),
         (fail_with(SystemExit(3)), "SystemExit"),
         (fail_with(KeyboardInterrupt()), "KeyboardInterrupt"),
         (fail_with(asyncio.CancelledError()), "cancelled itself"),
@@ -204,6 +221,20 @@ async def test_a_hook_that_fails_denies_and_the_event_names_it(decide: Any, why:
     assert events[0].duration < 5
 
 
+@pytest.mark.parametrize("decision", [HookDecision.deny("\ud83d"), HookDecision.answer("\ud83d")])
+def test_a_text_that_no_store_takes_is_refused(decision: HookDecision) -> None:
+    with pytest.raises(InvalidInput, match="half of a character"):
+        check_decision("before_tool", decision)
+
+
+async def test_a_test_ends_before_the_patience_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert hook_chain.TEST_SECONDS < SILENT_SECONDS
+    monkeypatch.setattr(hook_chain, "TEST_SECONDS", 0.01)
+    chain = HookChain([PythonHook(Deciding("slow", hang))])
+    tested = await chain.test("slow", "before_tool", tool="push", arguments={}, text="")
+    assert "within 0.01 s, the longest wait of a test" in tested["decision"]["reason"]
+
+
 async def test_a_turn_that_is_cancelled_stays_cancelled() -> None:
     running = asyncio.create_task(run(Deciding("slow", hang)))
     await asyncio.sleep(0)
@@ -215,6 +246,14 @@ async def test_a_turn_that_is_cancelled_stays_cancelled() -> None:
 class Plain:
     def before_tool(self, subject: Any, meta: Any) -> None:
         """This is not async."""
+
+
+class Timed(Hook):
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds  # type: ignore[misc]  # a class attribute in most hooks
+
+    async def before_tool(self, subject: Any, meta: Any) -> None:
+        """Decide nothing."""
 
 
 class Nothing:
@@ -229,6 +268,9 @@ class Nothing:
         (Deciding, "is a class"),
         (Deciding("a b", None), "is no name"),
         (Deciding("x", None, priority="high"), "whole number"),  # type: ignore[arg-type]
+        (Timed(math.nan), "up to 3600"),
+        (Timed(math.inf), "up to 3600"),
+        (Timed(0), "above 0"),
     ],
 )  # fmt: skip
 def test_an_object_that_is_no_hook_is_refused(hook: object, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,29 @@ async def test_whatever_a_handler_raises_the_next_event_is_delivered(
     await place.write("5")
     await settle()
     assert handler.texts == numbers(1, 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"live": True}], ids=str)
+async def test_a_failing_task_group_of_a_handler_ends_only_its_call(place: Place, options: dict[str, Any]) -> None:
+    async def fail_in_group(event: Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(refuse(event))
+
+    async def refuse(event: Event) -> None:
+        fail(event)
+
+    async def hide(event: Event) -> None:
+        with suppress(BaseExceptionGroup):
+            await fail_in_group(event)
+
+    handlers = {"raises": RecordingHandler(fail_in_group), "hides": RecordingHandler(hide)}
+    for name, handler in handlers.items():
+        await place.subscriptions.add(name, handler, **options)
+    await place.write("1", "2", "3")
+    assert await eventually(lambda: all(handler.texts == numbers(1, 3) for handler in handlers.values()))
+    assert await eventually(lambda: [each.failed for each in place.subscriptions.list()] == [0, 3])
+    await place.subscriptions.remove("raises")
+    assert [each.name for each in place.subscriptions.list()] == ["hides"]
 
 
 @pytest.mark.parametrize("options", [{"durable": True}, {"live": True}], ids=str)

@@ -27,8 +27,9 @@ from midwatch.services.tokens import Tokens
 
 MAX_BODY = 2 * 1024 * 1024
 MAX_SHORT_BODY = 64 * 1024
-LONG_BODIES = re.compile(r"/api/v1/(tasks|handoffs|(sessions|automations|goals)(/.*)?)", re.DOTALL)
-"""Paths of requests with a text of a person or an agent. The bodies of all other requests are short."""
+LONG_BODIES = re.compile(r"/api/v1/(tasks|handoffs|tool_calls/check|(sessions|automations|goals)(/.*)?)", re.DOTALL)
+"""Paths of requests with a text of a person or an agent, such as a file that a tool writes. The bodies of all other
+requests are short."""
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 HEADERS = {

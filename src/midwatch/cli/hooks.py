@@ -65,7 +65,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     """Return the arguments of a tool that a person typed as JSON."""
     try:
         value = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise InvalidInput(f"--arguments is not JSON ({problem}); write an object.", field="arguments") from None
     if not isinstance(value, dict):
         raise InvalidInput("--arguments is not a JSON object; write a field for each argument.", field="arguments")

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from midwatch.domain.agent import NAME
-from midwatch.domain.hook import PRIORITY, Seam
+from midwatch.domain.hook import MOST_SECONDS, PRIORITY, Seam
 from midwatch.wire.fields import Options, Seconds
 
 
@@ -30,7 +30,7 @@ class HookSettings(Options):
     )
     priority: int = Field(PRIORITY, ge=-10_000, le=10_000, description="Hooks with a smaller number come earlier.")
     timeout: Seconds | None = Field(
-        None, gt=0, le=3600, description="Deadline of each decision. Default: 5 s, for approve_tool 60 s."
+        None, gt=0, le=MOST_SECONDS, description="Deadline of each decision. Default: 5 s, for approve_tool 60 s."
     )
     env: dict[str, str] = Field(default_factory=dict, description="More environment variables.")
 

@@ -31,6 +31,8 @@ ACTIONS: Mapping[Seam, tuple[Action, ...]] = {
 """The decisions that are valid at each seam."""
 SECONDS: Mapping[Seam, float] = {**dict.fromkeys(SEAMS, 5.0), "approve_tool": 60.0}
 """How long a call of a hook may take, if the hook sets no deadline of its own."""
+MOST_SECONDS = 3600
+"""The longest deadline of a call that a hook may set."""
 PRIORITY = 100
 """The priority of a hook that sets none. A hook with a smaller number is called earlier."""
 LONGEST_REASON = 1000
@@ -102,6 +104,10 @@ def check_decision(seam: Seam, decision: object) -> HookDecision:
         raise InvalidInput("its answer is not a text; return `text`, and `is_error` as true or false.")
     if decision.action in ("deny", "stop") and not (isinstance(decision.reason, str) and decision.reason.strip()):
         raise InvalidInput(f"its decision {decision.action!r} has no reason; return `reason` as text.")
+    try:
+        f"{decision.text}{decision.reason}".encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("its text or reason has half of a character (a surrogate); return whole ones.") from None
     return decision
 
 

@@ -27,6 +27,8 @@ PATCHABLE: Mapping[Seam, tuple[str, ...]] = {
 SPOKEN = frozenset({"user", "agent", "tool"})
 """Roles of messages whose text a hook may change. It may not change others: system, thought and call."""
 LONGEST_PATCH = 1 << 20
+DEEPEST_PATCH = 200
+"""How deeply the data of a patch may be nested. The stores refuse data that is nested a little deeper."""
 
 
 def copy_data(value: Any) -> Any:
@@ -43,13 +45,15 @@ def apply_patch(seam: Seam, subject: Mapping[str, Any], patch: Mapping[str, Any]
     allowed = PATCHABLE[seam]
     if unknown := [str(name) for name in patch if name not in allowed]:
         raise InvalidInput(f"its patch names {unknown[0][:50]!r}, but at {seam} it may change: {', '.join(allowed)}.")
+    _check_data(patch)
     try:
-        size = len(json.dumps(patch, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(patch, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("its patch has half of a character (a surrogate); return whole ones.") from None
+    except (TypeError, ValueError):
         raise InvalidInput("its patch is not JSON; return only texts, finite numbers, lists and objects.") from None
-    if not _fits(patch):
-        raise InvalidInput("its patch has a whole number of more than 64 bits; return it as text.")
-    if size > LONGEST_PATCH:
+    if (size := len(text)) > LONGEST_PATCH:
         raise InvalidInput(f"its patch has {size} characters; return at most {LONGEST_PATCH}.")
     changed: Json = merge(subject, patch)
     for name in patch:
@@ -59,13 +63,19 @@ def apply_patch(seam: Seam, subject: Mapping[str, Any], patch: Mapping[str, Any]
     return changed
 
 
-def _fits(value: Any) -> bool:
-    """Return whether every database and JSON library can store the whole numbers of JSON data."""
+def _check_data(value: Any, depth: int = 0) -> None:
+    """Raise InvalidInput for what looks like JSON, but what not every database and JSON library can store."""
+    if depth > DEEPEST_PATCH:
+        raise InvalidInput(f"its patch is nested in more than {DEEPEST_PATCH} levels; return it flatter.")
     if isinstance(value, Mapping):
-        return all(map(_fits, value.values()))
+        if not all(isinstance(name, str) for name in value):
+            raise InvalidInput("its patch has a name that is not a text; return only texts as names.")
+        value = list(value.values())
     if isinstance(value, list | tuple):
-        return all(map(_fits, value))
-    return not isinstance(value, int) or -(2**63) <= value < 2**64
+        for item in value:
+            _check_data(item, depth + 1)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise InvalidInput("its patch has a whole number of more than 64 bits; return it as text.")
 
 
 def merge(value: Any, patch: Any) -> Any:

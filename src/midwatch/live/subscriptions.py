@@ -83,11 +83,26 @@ class _Options(NamedTuple):
 
 
 class _LoopTask(asyncio.Task[None]):
-    """The asyncio task of a subscription. A handler runs in it, so the task cannot be cancelled from inside."""
+    """The asyncio task of a subscription. A handler runs in it, so the task cannot be cancelled from inside.
+
+    Only asyncio tasks of the handler can interrupt the handler: a TaskGroup does so when one of its tasks fails, and
+    Python 3.11 does not always take this back. `ended` is whether anybody else has cancelled the task.
+    """
+
+    owner: Subscription | None = None
+    ended = False
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel the task, unless the handler itself is the caller."""
-        return not _runs_here(self) and super().cancel(msg)
+        if _runs_here(self):
+            return False
+        self.ended |= _current.get() is not self.owner
+        return super().cancel(msg)
+
+    def forget_cancels(self) -> None:
+        """Take back what tasks of the handler have cancelled."""
+        while not self.ended and self.cancelling():
+            self.uncancel()
 
 
 class _Limit:
@@ -160,7 +175,7 @@ class Subscription:
         """Whether the subscription is being removed; it gets no further events."""
         self.running = False
         """Whether the handler is running."""
-        self.task: asyncio.Task[None] | None = None
+        self.task: _LoopTask | None = None
         """The asyncio task that calls the handler."""
         self._handler = handler
         self._options = options
@@ -190,11 +205,13 @@ class Subscription:
             task = self.task
             if task is None or not _runs_here(task):  # the event loop is closed, and this coroutine with it
                 raise
-            if task.cancelling():
+            if task.ended:
                 raise asyncio.CancelledError from problem
             self._count_failure(events, problem)
         finally:
             self.running = False
+            if self.task is not None:
+                self.task.forget_cancels()
         if self._options.once:
             self.leaving = True
 
@@ -453,6 +470,8 @@ class Subscriptions:
         running = asyncio.get_running_loop()
         tasks = self._tasks[subscription] = [_LoopTask(loop, loop=running) for loop in loops]
         subscription.task = tasks[0]
+        for task in tasks:
+            task.owner = subscription
         tasks[0].add_done_callback(lambda task: self._forget(subscription, task))
 
     def _forget(self, subscription: Subscription, ended: asyncio.Task[None]) -> None:

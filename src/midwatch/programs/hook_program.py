@@ -25,7 +25,16 @@ from midwatch.base.errors import AgentError, BadConfig, MidwatchError
 from midwatch.base.text import cut, escape_controls
 from midwatch.domain.agent import ProgramUsage
 from midwatch.domain.event import Event, Payload
-from midwatch.domain.hook import PRIORITY, HookDecision, HookFailure, HookMeta, Seam, check_hook_name, read_decision
+from midwatch.domain.hook import (
+    PRIORITY,
+    SECONDS,
+    HookDecision,
+    HookFailure,
+    HookMeta,
+    Seam,
+    check_hook_name,
+    read_decision,
+)
 from midwatch.programs.process import DRAIN, Child, Pipe, Program, describe_exit, wait_within
 
 log = logging.getLogger("midwatch.hooks")
@@ -40,6 +49,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 """Seconds before a program is started again: doubled after each start, until the program has run for a while."""
 STEADY_SECONDS = 10.0
 """A program that ran for this time was started well: the next pause is the first again."""
+HANGING = 0.9
+"""A program hangs if it is silent for this part of the time of a call. A call that ends earlier proves nothing."""
 MOST_LATE = 1000
 SHOWN = 200
 STDERR_LINES, STDERR_SECONDS = 50, 10.0
@@ -154,17 +165,21 @@ class HookProgram:
 
     async def decide(self, seam: Seam, subject: dict[str, Any], meta: HookMeta) -> HookDecision:
         """Ask the program. Wait for it if it is being started."""
-        await self.start()
-        await self._ready.wait()
-        assert self._link is not None
-        return read_decision(seam, await self._link.request(seam, {"meta": meta._asdict(), **subject}))
+        link = await self._connect()
+        seconds = self.seconds or SECONDS[seam]
+        return read_decision(seam, await link.request(seam, {"meta": meta._asdict(), **subject}, seconds))
 
     async def observe(self, event: Event) -> None:
         """Send the event to the program, which does not answer."""
+        link = await self._connect()
+        await link.notify("event", event.snapshot())
+
+    async def _connect(self) -> _Link:
+        """Start the program if it is stopped, and wait until it can be asked."""
         await self.start()
-        await self._ready.wait()
-        assert self._link is not None
-        await self._link.notify("event", event.snapshot())
+        while self._link is None:  # a program that broke at once is gone again when this wakes
+            await self._ready.wait()
+        return self._link
 
     async def _supervise(self) -> None:
         """Keep the program running."""
@@ -235,16 +250,17 @@ class _Link:
         params = {"name": settings.name, "version": VERSION, "seams": settings.seams}
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                reply = await self.request("hello", params)
+                reply = await self.request("hello", params, HELLO_SECONDS)
         except TimeoutError:
             raise AgentError(f"the program did not answer `hello` within {HELLO_SECONDS:g} s.") from None
         if not isinstance(reply, Mapping) or reply.get("version") != VERSION:
             raise AgentError(f'the program did not answer `hello` with {{"version": {VERSION}}}.')
 
-    async def request(self, method: str, params: Mapping[str, Any]) -> Any:
+    async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Any:
         """Send a request and return the result. Raise AgentError if the program fails or answers with an error.
 
-        If the caller stops waiting and the program has been silent since the request, the program hangs and is ended.
+        If the caller stops waiting after `seconds`, and the program has been silent since the request, the program
+        hangs and is ended. A caller may also stop earlier: its turn was cancelled, or the program was being started.
         """
         assert self.child is not None
         asked_at, number = time.monotonic(), None
@@ -260,7 +276,8 @@ class _Link:
         except asyncio.CancelledError:
             if number is not None:
                 self._late[number] = None
-            if self._heard_at < asked_at or len(self._late) > MOST_LATE:
+            hangs = self._heard_at < asked_at and time.monotonic() - asked_at >= HANGING * seconds
+            if hangs or len(self._late) > MOST_LATE:
                 self.fail("the program did not answer in time.")
             raise
         finally:

@@ -37,6 +37,8 @@ from midwatch.domain.identity import AnyActor
 from midwatch.services.authorization import authorize
 
 T = TypeVar("T")
+TEST_SECONDS = 20.0
+"""How long a test waits for a hook: clients lose their patience with the server after 30 s."""
 TESTED = HookMeta("test", "t_test", 1, "t_test.1", "bg:t_test")
 """The turn of a test call."""
 
@@ -118,6 +120,9 @@ class HookChain:
         counters, began = self._counters[part.name], time.monotonic()
         counters.calls += 1
         seconds = part.seconds or SECONDS[seam]
+        late = f"it gave no decision within {seconds:g} s."
+        if meta is TESTED and seconds > TEST_SECONDS:
+            seconds, late = TEST_SECONDS, f"it gave no decision within {TEST_SECONDS:g} s, the longest wait of a test."
         try:
             decision = await _within(seconds, partial(part.decide, seam, copy_data(subject), meta), part.name)
             if decision.action == "change":
@@ -126,7 +131,7 @@ class HookChain:
                 decision = HookDecision(decision.action, reason=cut(decision.reason, LONGEST_REASON))
             return _Answer(decision, subject, time.monotonic() - began)
         except Exception as error:
-            problem = _describe(error, part, f"it gave no decision within {seconds:g} s.")
+            problem = _describe(error, part, late)
         counters.failures += 1
         return _Answer(HookDecision.deny(counters.note(problem)), subject, time.monotonic() - began, failed=True)
 
@@ -224,6 +229,8 @@ async def _within(seconds: float, call: Callable[[], Coroutine[Any, Any, T]], na
         raise TimeoutError
     if calling.cancelled():
         raise InvalidInput("it cancelled itself; catch CancelledError.")
+    if isinstance(calling.exception(), GeneratorExit):  # it would go through every handler of the turn
+        raise InvalidInput("it raised GeneratorExit; raise an ordinary error.")
     return calling.result()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from midwatch.base.errors import BadConfig
 from midwatch.domain.event import Event
 from midwatch.domain.hook import (
+    MOST_SECONDS,
     PRIORITY,
     SEAMS,
     HookDecision,
@@ -46,8 +47,12 @@ class PythonHook:
             raise BadConfig(f"hook {self.name}: {plain[0]} is not an async method; write `async def {plain[0]}`.")
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise BadConfig(f"hook {self.name}: its priority is not a whole number; correct it.")
-        if self.seconds is not None and (not isinstance(self.seconds, int | float) or self.seconds <= 0):
-            raise BadConfig(f"hook {self.name}: its seconds are not a number above 0; correct them.")
+        if self.seconds is not None and not (
+            isinstance(self.seconds, int | float) and 0 < self.seconds <= MOST_SECONDS
+        ):
+            raise BadConfig(
+                f"hook {self.name}: its seconds are not a number above 0 and up to {MOST_SECONDS}; correct them."
+            )
 
     def explain(self) -> str | None:
         """Return None: a Python object can always be called."""

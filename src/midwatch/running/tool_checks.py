@@ -6,6 +6,7 @@ A decision may wait for a person. The program asks again until there is a decisi
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 
 from midwatch.domain.event import ToolExecSkipped
 from midwatch.domain.tool_call import ToolCall, ToolDecision
@@ -20,11 +21,12 @@ class ToolChecks:
 
     def __init__(self, turn: LiveTurn) -> None:
         self._turn = turn
-        self._checks: dict[str, asyncio.Task[ToolDecision]] = {}
+        self._checks: dict[bytes, asyncio.Task[ToolDecision]] = {}
 
     async def check(self, call: ToolCall, wait: float) -> ToolDecision | None:
         """Return the decision about a call, or None if there is none after `wait` seconds."""
-        key = f"{call.id} {call.name} {call.root} {call.arguments}"  # a program may use an id twice
+        about = f"{call.id} {call.name} {call.root} {call.arguments}"  # a program may use an id twice
+        key = sha256(about.encode("utf-8", "surrogatepass")).digest()  # arguments may be large
         checking = self._checks.get(key)
         if checking is None:
             checking = self._checks[key] = asyncio.get_running_loop().create_task(self._decide(call))
