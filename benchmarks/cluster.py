@@ -281,8 +281,8 @@ def print_results(figures: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     print()
     print_table(["figure", "value", "target", ""], rows)
-    for name, value, target, verdict in rows:
-        if verdict == "MISSED":
+    for name, value, target, result in rows:
+        if result == "MISSED":
             print(f"MISSED: {name} is {value}, the target is {target}.")
     print(
         f"From 1 to 4 worker processes: midwatch {figures['growth']:.2f} times, procrastinate "

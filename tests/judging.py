@@ -1,4 +1,4 @@
-"""Questions about tools, and the verdict of rules on them."""
+"""Questions about tools, and the effect of rules on them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FREE: dict[str, Any] = {"default": "allow", "allow": [{"kind": "execute"}, {"kin
 
 
 def judge(question: Question, root: Path | str | None = None, agent: str = "claude", **data: Any) -> str | None:
-    """Return the verdict of these rules."""
+    """Return the effect of these rules."""
     levels = [Level("agent", Policy.from_data(data))]
-    return decide(question, None if root is None else str(root), levels, agent).verdict
+    return decide(question, None if root is None else str(root), levels, agent).effect
 
 
 def run(command: str | None, **fields: Any) -> Question:

@@ -86,7 +86,7 @@ def test_rules_are_tested_and_nothing_is_asked(offline: Desk) -> None:
         ["LEVEL", "OF", "SAYS", "RULE"], ["desk", "deny", "deny `git push`"], ["agent", "ask", "ask `git`"],
     ]  # fmt: skip
     trial = offline.json(*push)
-    assert (trial["verdict"], trial["source"], trial["rule"], trial["kind"]) == (
+    assert (trial["effect"], trial["source"], trial["rule"], trial["kind"]) == (
         "deny", "desk", "deny `git push`", "execute",
     )  # fmt: skip
     assert offline("rules", "test", "--agent", "helper", "--command", "git log") == (
@@ -95,7 +95,7 @@ def test_rules_are_tested_and_nothing_is_asked(offline: Desk) -> None:
     assert offline("rules", "test", "--path", "x") == ("the tool decides whether it asks, because no rule applies\n"), (
         "without an agent it is the default agent"
     )
-    assert offline.json("rules", "test", "--path", "x")["verdict"] is None
+    assert offline.json("rules", "test", "--path", "x")["effect"] is None
     assert "(there is no agent 'helpr', so no rules of an agent were tested)" in offline(*push, "--agent", "helpr")
     assert "there is no task 't_none'" in offline(*push, "--task", "t_none", status=3)
     assert "No questions" in offline("approvals")

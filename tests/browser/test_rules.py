@@ -40,7 +40,7 @@ async def test_rules_are_listed_and_tested(
     await expect(rows.first.locator(".tag")).to_have_text("desk")
     await expect(rows.last.locator(".tag")).to_have_text("agent demo")
     await expect(page.locator(".rules-answers")).to_contain_text("No rules")
-    result = page.locator(".rule-verdict")
+    result = page.locator(".rule-effect")
     await page.get_by_label("Command").fill("sh -c 'git push --force'")
     await page.get_by_role("button", name="Test").click()
     await expect(result).to_contain_text("denied by a rule of the desk: deny `git push --force`")

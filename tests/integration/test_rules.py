@@ -199,7 +199,7 @@ async def test_a_task_and_a_session_add_stricter_rules(fake: Fake, home: Path, w
         with pytest.raises(Conflict, match="other rules"):
             await desk.sessions.create(agent="it", workdir=str(work), key="chat:1", approvals=loose)
         trial = await desk.rules.test(agent="it", tool="read_file", path="a.txt", session="chat:1")
-        assert (trial.verdict, trial.source, trial.rule) == ("deny", "session", "deny read")
+        assert (trial.effect, trial.source, trial.rule) == ("deny", "session", "deny read")
         assert [level.name for level in trial.levels] == ["chat:1"]
         with pytest.raises(InvalidInput, match="`above` cannot be set"):
             await desk.tasks.submit("x", agent="it", approvals={"above": []})
@@ -237,17 +237,17 @@ async def test_an_answer_always_allows_a_tool_by_its_exact_name(fake: Fake, home
         assert "3" in ((await run_task(desk, add, work)).result or "")  # nobody is asked
         (rule,) = await desk.rules.list()
         assert (rule.tool, rule.command, rule.path, rule.root) == ("fs/add", None, None, str(work))
-        for tool, root, verdict in (
+        for tool, root, effect in (
             ("fs/add", work, "allow"),
             ("fs/addx", work, None),
             ("add", work, None),
             ("other/add", work, None),
             ("fs/add", work.parent, None),
         ):
-            assert (await desk.rules.test(agent="it", tool=tool, workdir=str(root))).verdict == verdict
-        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work), command="ls")).verdict is None
+            assert (await desk.rules.test(agent="it", tool=tool, workdir=str(root))).effect == effect
+        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work), command="ls")).effect is None
         await desk.rules.revoke(rule.id)
-        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work))).verdict is None
+        assert (await desk.rules.test(agent="it", tool="fs/add", workdir=str(work))).effect is None
 
 
 async def test_a_rule_of_an_answer_cannot_loosen_the_desk(fake: Fake, home: Path, work: Path) -> None:
@@ -291,7 +291,7 @@ async def test_delegated_and_transferred_work_keeps_the_rules(fake: Fake, home: 
         (above,) = (child.approvals or {})["above"]
         assert above["deny"] == STRICT["deny"] and above["of"] == f"task {child.parent_id}"
         trial = await desk.rules.test(agent="helper", tool="read_file", path="a.txt", task=child.id)
-        assert (trial.verdict, trial.source) == ("deny", "task")
+        assert (trial.effect, trial.source) == ("deny", "task")
 
 
 async def test_submitted_scheduled_and_retried_work_keeps_the_rules(home: Path, work: Path) -> None:
@@ -344,12 +344,12 @@ async def test_agents_may_not_read_or_test_rules(home: Path) -> None:
 async def test_a_test_of_rules_reads_a_host_in_every_form(home: Path) -> None:
     rules = {"deny": [{"host": "evil.org"}, {"host": "::1"}], "default": "allow"}
     async with desk_of(home, {}, rules) as desk:
-        for host, verdict in (
+        for host, effect in (
             ("evil.org", "deny"), ("evil.org/x", "deny"), ("evil.org:80/x", "deny"), ("git@evil.org:x", "deny"),
             ("https://evil.org/x", "deny"), ("::1", "deny"), ("http://[::1]:80/", "deny"), ("ok.org/evil.org", "allow"),
             ("http:\\\\evil.org/", "ask"),
         ):  # fmt: skip
-            assert (await desk.rules.test(agent="it", tool="x", host=host)).verdict == verdict, host
+            assert (await desk.rules.test(agent="it", tool="x", host=host)).effect == effect, host
         with pytest.raises(InvalidInput, match="'/' has no host"):
             await desk.rules.test(agent="it", host="/")
 

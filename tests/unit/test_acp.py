@@ -1015,7 +1015,7 @@ def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more:
     question = make_question(tool, (Option("1", "Go", "allow_once"),), root)
     assert question.command == command
     allowed = decide(question, root, [Level("agent", Policy.from_data({"allow": [{"command": "npm test"}]}))])
-    assert allowed.verdict == ("allow" if command == "npm test" else None)
+    assert allowed.effect == ("allow" if command == "npm test" else None)
 
 
 def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:

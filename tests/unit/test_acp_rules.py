@@ -134,7 +134,7 @@ def run(**fields: Any) -> dict[str, Any]:
 def test_what_a_rule_denies_is_not_allowed_in_any_form(
     root: Path, policy: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
-    assert judge(root, policy, *messages).verdict in ("ask", "deny")
+    assert judge(root, policy, *messages).effect in ("ask", "deny")
 
 
 DIFF = [{"type": "diff", "path": "{root}/ok/a", "oldText": "secret/k", "newText": "git push"}]
@@ -164,6 +164,6 @@ USUAL = [
 @pytest.mark.parametrize("request_", USUAL)
 @pytest.mark.parametrize("policy", [PATH, PUSH, HOST, NARROW])
 def test_usual_requests_are_not_asked(root: Path, policy: dict[str, Any], request_: dict[str, Any]) -> None:
-    assert judge(root, policy, request_).verdict == "allow"
+    assert judge(root, policy, request_).effect == "allow"
     earlier = {**request_, "status": "pending"}
-    assert judge(root, policy, earlier, {"title": request_["title"]}).verdict == "allow"
+    assert judge(root, policy, earlier, {"title": request_["title"]}).effect == "allow"

@@ -266,7 +266,7 @@ async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
     assert approval.rule == rule.text == approval.answer
     assert answer_of(approval, make_question()).choice == own
     again = decide(make_question(), "/tmp", [Level("agent", Policy(), (rule,))])
-    assert again.verdict == effect
+    assert again.effect == effect
 
 
 async def test_always_is_not_offered_where_it_has_no_effect(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
@@ -324,10 +324,10 @@ def test_the_notice_contains_the_command_and_a_high_risk() -> None:
     assert "Command" not in mild.text and "Risk" not in mild.text
 
 
-@pytest.mark.parametrize(("verdict", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
-def test_a_rule_answers_at_once_and_notifies_nobody(verdict: Any, status: str, answer: str) -> None:
+@pytest.mark.parametrize(("effect", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
+def test_a_rule_answers_at_once_and_notifies_nobody(effect: Any, status: str, answer: str) -> None:
     task = a_task(status="running", attempt=2, route="console", creator="ann")
-    decided = answer_by_rule(task, make_question(), Decision(verdict, "rule:r_1", "the rule"), 10)
+    decided = answer_by_rule(task, make_question(), Decision(effect, "rule:r_1", "the rule"), 10)
     assert decided is not None
     approval, changes = decided
     assert (approval.status, approval.answer, approval.answered_by, approval.rule) == (

@@ -54,7 +54,7 @@ def test_a_list_is_split_if_it_is_certain(command: str, commands: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("command", "verdict"),
+    ("command", "effect"),
     [
         ("cat a | head -5", "allow"),
         ("cd src && pytest 2>&1 | tail -20", "allow"),
@@ -93,8 +93,8 @@ def test_a_list_is_split_if_it_is_certain(command: str, commands: list[str]) -> 
         ("ls && find . -delete", "ask"),
     ],
 )
-def test_rules_read_each_command_of_a_list(tree: Path, command: str, verdict: str) -> None:
-    assert judge(run(command), tree, **RULES, **FREE) == verdict
+def test_rules_read_each_command_of_a_list(tree: Path, command: str, effect: str) -> None:
+    assert judge(run(command), tree, **RULES, **FREE) == effect
 
 
 def test_no_rule_allows_a_list(tree: Path) -> None:

@@ -62,7 +62,7 @@ async def test_an_example_decides_as_the_page_says(name: str, tmp_path: Path) ->
     async with Runtime.open(tmp_path, work=False) as desk:
         for use, expected in CASES[name]:
             trial = await desk.rules.test(**{"agent": "coder", "workdir": str(tmp_path), **use})
-            assert trial.verdict == expected, (use, trial)
+            assert trial.effect == expected, (use, trial)
 
 
 PRICES = '[prices."m"]\ninput = 1000000\noutput = 1000000\n'

@@ -47,9 +47,9 @@ def policy(*rules: Rule, **data: Any) -> list[Level]:
     return [Level("agent", Policy.from_data(data), rules)]
 
 
-def decide_verdict(question: Question, root: Path | None, *rules: Rule, **data: Any) -> str:
-    """Return the verdict for a tool that asks: if no rule applies, a person is asked."""
-    return decide(question, None if root is None else str(root), policy(*rules, **data), "claude").verdict or "ask"
+def decide_effect(question: Question, root: Path | None, *rules: Rule, **data: Any) -> str:
+    """Return the effect for a tool that asks: if no rule applies, a person is asked."""
+    return decide(question, None if root is None else str(root), policy(*rules, **data), "claude").effect or "ask"
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("command", ATTACKS)
 def test_an_allowed_command_allows_no_other_command(root: Path, command: str) -> None:
-    assert decide_verdict(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
+    assert decide_effect(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,26 @@ def test_an_allowed_command_is_recognised_in_every_notation(root: Path, command:
 
 
 def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
-    assert decide_verdict(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
-    assert decide_verdict(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
-    assert decide_verdict(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
-    assert decide_verdict(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
+    assert decide_effect(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
+    assert decide_effect(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_effect(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_effect(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
 
 
 def test_a_command_with_outside_files_needs_approval(root: Path) -> None:
     policy_data = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
-    assert decide_verdict(run("git log", paths=("src/a.py",)), root, **policy_data) == "allow"
-    assert decide_verdict(run("git log", paths=("leak",)), root, **policy_data) == "ask"
-    assert decide_verdict(run("git log", paths=("/etc/x",)), root, **policy_data) == "ask"
+    assert decide_effect(run("git log", paths=("src/a.py",)), root, **policy_data) == "allow"
+    assert decide_effect(run("git log", paths=("leak",)), root, **policy_data) == "ask"
+    assert decide_effect(run("git log", paths=("/etc/x",)), root, **policy_data) == "ask"
 
 
 def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
-    assert decide_verdict(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
+    assert decide_effect(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
     for command in ("make; make", "make > x", None):
-        assert decide_verdict(run(command), root, allow=[{"kind": "execute"}]) == "ask"
-    assert decide_verdict(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
+        assert decide_effect(run(command), root, allow=[{"kind": "execute"}]) == "ask"
+    assert decide_effect(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
     named = run("rm -rf src", paths=("src/a.py",))
-    assert decide_verdict(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
+    assert decide_effect(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
 
 
 # -- paths ---------------------------------------------------------------------------------------------------------
@@ -129,18 +129,18 @@ def test_symlinks_in_a_path_are_resolved(root: Path, path: str, real: str | None
     ],
 )  # fmt: skip
 def test_a_glob_stays_inside_the_directory(root: Path, glob: str, path: str, allowed: bool) -> None:
-    assert decide_verdict(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
+    assert decide_effect(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
 
 
 def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
     policy_data = {"allow": [{"kind": "edit", "path": "src/**"}]}
-    assert decide_verdict(edit("src/a.py", "src/b.py"), root, **policy_data) == "allow"
-    assert decide_verdict(edit("src/a.py", "b.py"), root, **policy_data) == "ask"
-    assert decide_verdict(edit(), root, **policy_data) == "ask"
-    assert decide_verdict(edit(), root, allow=[{"kind": "edit"}]) == "ask"
-    assert decide_verdict(edit("src/a.py"), None, **policy_data) == "ask"
-    assert decide_verdict(edit("src/a.py", kind="delete"), root, **policy_data) == "ask"
-    assert decide_verdict(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
+    assert decide_effect(edit("src/a.py", "src/b.py"), root, **policy_data) == "allow"
+    assert decide_effect(edit("src/a.py", "b.py"), root, **policy_data) == "ask"
+    assert decide_effect(edit(), root, **policy_data) == "ask"
+    assert decide_effect(edit(), root, allow=[{"kind": "edit"}]) == "ask"
+    assert decide_effect(edit("src/a.py"), None, **policy_data) == "ask"
+    assert decide_effect(edit("src/a.py", kind="delete"), root, **policy_data) == "ask"
+    assert decide_effect(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
 
 
 # -- denying -------------------------------------------------------------------------------------------------------
@@ -172,37 +172,37 @@ def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
 def test_a_deny_rule_overrides_every_allow_rule(root: Path, said: Any, asked: Question) -> None:
     everything = [{"kind": kind} for kind in ("execute", "read", "edit", "delete")]
     decision = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
-    assert (decision.verdict, decision.by) == ("deny", "rule:agent") and (decision.rule or "").startswith("deny ")
+    assert (decision.effect, decision.by) == ("deny", "rule:agent") and (decision.rule or "").startswith("deny ")
 
 
 def test_other_commands_are_not_denied(root: Path) -> None:
     policy_data = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
-    assert decide_verdict(run("git pull"), root, **policy_data) == "allow"
-    assert decide_verdict(edit("src/a.py"), root, **policy_data) == "allow"
-    assert decide_verdict(edit("secret/x", kind="read"), root, **policy_data) == "allow"
+    assert decide_effect(run("git pull"), root, **policy_data) == "allow"
+    assert decide_effect(edit("src/a.py"), root, **policy_data) == "allow"
+    assert decide_effect(edit("secret/x", kind="read"), root, **policy_data) == "allow"
 
 
 def test_a_command_that_could_hide_a_denied_one_needs_approval(root: Path) -> None:
     policy_data = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
     for hidden in ("$(echo Z2l0IHB1c2g= | base64 -d)", "g?t pus?", None):
-        assert decide_verdict(run(hidden), root, **policy_data) == "ask"
-    assert decide_verdict(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
-    assert decide_verdict(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
-    assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **policy_data) == "ask"
+        assert decide_effect(run(hidden), root, **policy_data) == "ask"
+    assert decide_effect(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
+    assert decide_effect(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
+    assert decide_effect(run("ls " + "x " * 20_000 + "; git push"), root, **policy_data) == "ask"
     unread = replace(run(None), certain=False)  # its kind is unknown, too
-    assert decide_verdict(unread, root, deny=[{"kind": "fetch"}], default="allow") == "ask"
-    assert decide_verdict(unread, root, default="allow") == "allow"
+    assert decide_effect(unread, root, deny=[{"kind": "fetch"}], default="allow") == "ask"
+    assert decide_effect(unread, root, default="allow") == "allow"
 
 
 def test_a_very_large_request_needs_approval(root: Path) -> None:
     many = [f"src/{n}" for n in range(MOST_PATHS + 1)]
     policy_data = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
-    assert decide_verdict(edit(*many[:-1]), root, **policy_data) == "allow"
-    assert decide_verdict(edit(*many), root, **policy_data) == "ask"
-    assert decide_verdict(edit(*many, ".env"), root, **policy_data) == "ask"
+    assert decide_effect(edit(*many[:-1]), root, **policy_data) == "allow"
+    assert decide_effect(edit(*many), root, **policy_data) == "ask"
+    assert decide_effect(edit(*many, ".env"), root, **policy_data) == "ask"
     huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
     began = time.process_time()
-    assert decide_verdict(huge, root, deny=rules, default="allow") == "ask"
+    assert decide_effect(huge, root, deny=rules, default="allow") == "ask"
     assert time.process_time() - began < 2
 
 
@@ -220,8 +220,8 @@ def test_a_very_large_request_needs_approval(root: Path) -> None:
 def test_a_glob_with_many_wildcards_is_compared_in_linear_time(root: Path, glob: str, path: str) -> None:
     """A matcher that tries all combinations does not end within the time limit of a test."""
     rules = {"allow": [{"kind": "edit", "path": glob}], "deny": [{"path": glob}]}
-    assert decide_verdict(edit(path), root, **rules) == "ask"
-    assert decide_verdict(edit(path.replace("c", "") + "b"), root, **rules) == "deny"
+    assert decide_effect(edit(path), root, **rules) == "ask"
+    assert decide_effect(edit(path.replace("c", "") + "b"), root, **rules) == "deny"
 
 
 def translate(glob: str) -> re.Pattern[str]:
@@ -255,11 +255,11 @@ def test_a_command_with_very_many_paths_needs_approval(root: Path) -> None:
     commands = ["ls " + "=" * 19_000, "ls " + "x/" * 9_000, "ls " + " ".join(str(n) for n in range(MOST_PLACES))]
     for command in commands:
         facts = QuestionFacts(run(command), str(root))
-        assert decide_verdict(run(command), root, **rules) == "ask"
+        assert decide_effect(run(command), root, **rules) == "ask"
         assert len(facts.places.texts) <= MOST_PLACES
         assert len(facts.possible_paths) <= 6 * MOST_PLACES
-    assert decide_verdict(run(f"ls .env {'=' * 19_000}"), root, **rules) == "deny"
-    assert decide_verdict(run("a " * 9_000), root, **rules) == "allow"
+    assert decide_effect(run(f"ls .env {'=' * 19_000}"), root, **rules) == "deny"
+    assert decide_effect(run("a " * 9_000), root, **rules) == "allow"
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -271,15 +271,15 @@ def rule(effect: Any, **fields: Any) -> Rule:
 
 def test_deny_comes_before_allow_and_allow_before_the_default(root: Path) -> None:
     question = run("make")
-    assert decide_verdict(question, root) == "ask"
-    assert decide_verdict(question, root, default="deny") == "deny"
-    assert decide_verdict(question, root, default="allow") == "allow"
-    assert decide_verdict(question, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
-    assert decide_verdict(question, root, allow=[{"command": "make"}], default="deny") == "allow"
-    assert decide_verdict(question, root, rule("allow", command="make"), default="deny") == "allow"
-    assert decide_verdict(question, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
-    assert decide_verdict(question, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
-    assert decide_verdict(question, root, rule("allow", command="make", revoked_at=1)) == "ask"
+    assert decide_effect(question, root) == "ask"
+    assert decide_effect(question, root, default="deny") == "deny"
+    assert decide_effect(question, root, default="allow") == "allow"
+    assert decide_effect(question, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
+    assert decide_effect(question, root, allow=[{"command": "make"}], default="deny") == "allow"
+    assert decide_effect(question, root, rule("allow", command="make"), default="deny") == "allow"
+    assert decide_effect(question, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
+    assert decide_effect(question, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
+    assert decide_effect(question, root, rule("allow", command="make", revoked_at=1)) == "ask"
     decision = decide(question, str(root), policy(rule("allow", command="make")))
     assert decision == Decision("allow", "rule:r_1", "always allow `make` for claude", "agent")
     assert decide(question, None, policy(default="deny")) == Decision("deny", "rule:agent", "default: deny", "agent")
@@ -291,7 +291,7 @@ def test_a_lower_level_can_only_be_stricter(root: Path) -> None:
     agent = Policy.from_data({"default": "ask", "allow": [{"kind": "execute"}], "deny": [{"command": "make x"}]})
     own = Policy.from_data({"default": "allow", "ask": [{"command": "make"}], "deny": [{"command": "ls"}]})
     levels = [Level("desk", desk), Level("agent", agent), Level("task", own)]
-    for command, verdict, by in (
+    for command, effect, by in (
         ("pwd", "allow", "rule:agent"),
         ("pwd & pwd", "ask", "rule:desk"),  # it may hide a denied command
         ("make", "ask", "rule:task"),
@@ -301,39 +301,39 @@ def test_a_lower_level_can_only_be_stricter(root: Path) -> None:
         ("git push", "ask", "rule:desk"),
     ):
         decision = decide(run(command), str(root), levels)
-        assert (decision.verdict, decision.by) == (verdict, by), command
+        assert (decision.effect, decision.by) == (effect, by), command
     silent = [Level("desk", Policy()), Level("agent", Policy()), Level("task", own)]
-    assert decide(run("pwd"), str(root), silent).verdict == "allow"
+    assert decide(run("pwd"), str(root), silent).effect == "allow"
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["allow", "ask", "deny", None]), min_size=1, max_size=5), st.booleans())
-def test_the_strictest_level_decides(verdicts: list[Any], by_default: bool) -> None:
+def test_the_strictest_level_decides(effects: list[Any], by_default: bool) -> None:
     """The definition of levels: the strictest opinion counts, and a level without opinion changes nothing."""
 
-    def make_level(verdict: str | None) -> Level:
-        data = {} if verdict is None else {"default": verdict} if by_default else {verdict: [{"kind": "search"}]}
+    def make_level(effect: str | None) -> Level:
+        data = {} if effect is None else {"default": effect} if by_default else {effect: [{"kind": "search"}]}
         return Level("task", Policy.from_data(data))
 
-    found = decide(Question(text="?", kind="search"), None, [make_level(verdict) for verdict in verdicts]).verdict
+    found = decide(Question(text="?", kind="search"), None, [make_level(effect) for effect in effects]).effect
     strictness = [None, "allow", "ask", "deny"]
-    assert found == max(verdicts, key=strictness.index)
+    assert found == max(effects, key=strictness.index)
 
 
 def test_a_plain_question_goes_to_a_person_unless_everything_is_denied(root: Path) -> None:
     plain = Question(text="Deploy?", command="make", paths=("src/a.py",))
     everything: dict[str, Any] = {"allow": [{"kind": kind} for kind in ("execute", "other")]}
-    assert decide_verdict(plain, root, default="allow", **everything) == "ask"
-    assert decide_verdict(plain, root, default="deny") == "deny"
+    assert decide_effect(plain, root, default="allow", **everything) == "ask"
+    assert decide_effect(plain, root, default="deny") == "deny"
 
 
 def test_a_rule_of_one_directory_does_not_apply_elsewhere(root: Path) -> None:
     local_rule = rule("allow", command="make", root=str(root))
-    assert decide_verdict(run("make"), root, local_rule) == "allow"
-    assert decide_verdict(run("make"), root.parent / "root" / "in" / "..", local_rule) == "allow"
-    assert decide_verdict(run("make"), root / "src", local_rule) == "ask"
-    assert decide_verdict(run("make"), root.parent, local_rule) == "ask"
-    assert decide_verdict(run("make"), None, local_rule) == "ask"
+    assert decide_effect(run("make"), root, local_rule) == "allow"
+    assert decide_effect(run("make"), root.parent / "root" / "in" / "..", local_rule) == "allow"
+    assert decide_effect(run("make"), root / "src", local_rule) == "ask"
+    assert decide_effect(run("make"), root.parent, local_rule) == "ask"
+    assert decide_effect(run("make"), None, local_rule) == "ask"
 
 
 # -- rules made of an always answer --------------------------------------------------------------------------------

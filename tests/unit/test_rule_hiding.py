@@ -551,7 +551,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "verdict"),
+    ("command", "effect"),
     [
         ("cd src && make", None),
         ("cd {0}/src && cat k", None),
@@ -585,9 +585,9 @@ def tree(tmp_path: Path) -> Path:
         ("cd src &&", "ask"),
     ],
 )
-def test_a_command_is_read_in_the_directory_that_it_enters(tree: Path, command: str, verdict: str | None) -> None:
+def test_a_command_is_read_in_the_directory_that_it_enters(tree: Path, command: str, effect: str | None) -> None:
     question = run(command.format(tree))
-    assert judge(question, tree, deny=[{"path": "secret/**"}, {"command": "git push"}]) == verdict
+    assert judge(question, tree, deny=[{"path": "secret/**"}, {"command": "git push"}]) == effect
     assert judge(question, tree, allow=[{"kind": "execute"}, {"command": "cat **"}]) is None
 
 

@@ -83,11 +83,11 @@ def test_an_address_that_programs_read_in_different_ways_is_asked() -> None:
 
 def test_a_host_with_a_very_long_name_is_read_in_linear_time() -> None:
     letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
-    for host, verdict in (
+    for host, effect in (
         (f"{letters}.org", "ask"), ("exa" + "\xad" * 5000 + "mple.org", "ask"), (f"[{':' * 19_000}", "ask"),
         (f"xn--{'a' * 9000}-{'b' * 9000}", "allow"),
     ):  # fmt: skip
-        assert judge(ask_about({"url": f"http://{host}"}), deny=[{"host": "example.org"}], **FREE) == verdict
+        assert judge(ask_about({"url": f"http://{host}"}), deny=[{"host": "example.org"}], **FREE) == effect
 
 
 def test_a_command_with_a_certain_host_or_without_a_host_is_not_asked() -> None:

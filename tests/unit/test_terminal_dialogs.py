@@ -163,9 +163,9 @@ def test_every_recorded_dialog_of_these_agents_is_checked() -> None:
 
 
 def decide_on(question: Question, **pattern: str) -> str:
-    """Return the verdict of a policy that allows this pattern."""
+    """Return the effect of a policy that allows this pattern."""
     policy = Policy(default="ask", allow=(Pattern.from_data(pattern, "allow"),))
-    return decide(question, question.root, [Level("agent", policy)]).verdict or ""
+    return decide(question, question.root, [Level("agent", policy)]).effect or ""
 
 
 @pytest.mark.parametrize("agent", ["claude", "codex"])
@@ -176,7 +176,7 @@ def test_a_rule_allows_only_a_command_that_can_have_no_other_meaning(agent: str)
     trick = see(agent, "trick").question  # two commands in two rows, which look like a long one
     assert trick.command == TRICK.replace("\n", " ") and decide_on(trick, command="git log *") == "ask"
     denied = Policy(default="allow", deny=(Pattern.from_data({"command": "some-other-command *"}, "deny"),))
-    assert decide(trick, trick.root, [Level("agent", denied)]).verdict == "ask"
+    assert decide(trick, trick.root, [Level("agent", denied)]).effect == "ask"
 
 
 def test_a_tab_that_the_screen_does_not_show_is_noticed() -> None:
@@ -219,14 +219,14 @@ def test_a_real_dialog_below_a_reply_is_read() -> None:
 
 
 def test_no_rule_allows_a_command_with_signs_that_only_look_like_blanks_or_borders() -> None:
-    for command, verdict in (
+    for command, effect in (
         ("git log", "allow"),
         ("git log\xa0", "ask"),
         ("git log\u2003", "ask"),
         ("│ git log", "ask"),
     ):
         _, dialog = show("claude", tuple(row.format(command) for row in CLAUDE_DIALOG))
-        assert decide_on(dialog.question("/"), command="git log") == verdict, command
+        assert decide_on(dialog.question("/"), command="git log") == effect, command
 
 
 @pytest.mark.parametrize(
@@ -288,12 +288,12 @@ def test_custom_profiles_without_kinds_of_dialogs_ask_with_a_high_risk() -> None
     assert (question.text, question.kind, question.risk) == ("Proceed with it?", "execute", "high")
 
 
-@pytest.mark.parametrize(("target", "verdict"), [("secret/k", "deny"), ("cat secret/k", "ask"), ("other/k", "allow")])
-def test_rules_read_every_argument_that_a_dialog_shows(tmp_path: Path, target: str, verdict: str) -> None:
+@pytest.mark.parametrize(("target", "effect"), [("secret/k", "deny"), ("cat secret/k", "ask"), ("other/k", "allow")])
+def test_rules_read_every_argument_that_a_dialog_shows(tmp_path: Path, target: str, effect: str) -> None:
     call = json.dumps({"tool_name": "keep", "arguments": {"target": target, "depth": 2}}, indent=2)
     body = "".join(f"    {line}\n" for line in call.splitlines()) + "\n◆ Goose would like to call the above tool\n"
     subject = read_subject(PROFILES["goose"], body, "", 120)
     assert subject.readable
     question = Dialog("May it?", (), subject).question(str(tmp_path))
     policy = Policy.from_data({"default": "allow", "deny": [{"path": "secret/**"}]})
-    assert decide(question, str(tmp_path), [Level("agent", policy)]).verdict == verdict
+    assert decide(question, str(tmp_path), [Level("agent", policy)]).effect == effect

@@ -553,11 +553,11 @@ def make_judge(ruling: Ruling) -> Judge:
     return judge
 
 
-@pytest.mark.parametrize(("verdict", "answer"), [("allow", ("granted", "Yes")), ("deny", ("denied", "No"))])
+@pytest.mark.parametrize(("effect", "answer"), [("allow", ("granted", "Yes")), ("deny", ("denied", "No"))])
 async def test_a_question_answered_by_a_rule_is_not_asked(
-    turn: LiveTurn, worker: Worker, store: UnreliableStore, verdict: Any, answer: tuple[str, str]
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, effect: Any, answer: tuple[str, str]
 ) -> None:
-    worker.people.judge = make_judge(Ruling(Decision(verdict, "rule:r_1", "the rule")))
+    worker.people.judge = make_judge(Ruling(Decision(effect, "rule:r_1", "the rule")))
     store.applied.clear()
     assert (await turn.ask(PERMISSION))[:2] == answer
     assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)

@@ -57,7 +57,7 @@ async def test(desk: Desk, **use: Any) -> Reply:
     if not use.get("workdir") and not use.get("task"):
         use["workdir"] = absolute_path(".")
     trial = await desk.client.test_rules(**use)
-    rows = [(level["source"], level["name"] or "", level["verdict"], level["rule"]) for level in trial["levels"]]
+    rows = [(level["source"], level["name"] or "", level["effect"], level["rule"]) for level in trial["levels"]]
     levels = table(("LEVEL", "OF", "SAYS", "RULE"), rows, "") if len(rows) > 1 else None
     return Reply(trial, join(trial["text"], levels))
 

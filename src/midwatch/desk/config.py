@@ -39,7 +39,7 @@ from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Te
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.identity import TokenRole
 from midwatch.domain.requests import OnBudget
-from midwatch.domain.rule import Policy, Verdict
+from midwatch.domain.rule import Effect, Policy
 from midwatch.live.event_logs import EventLogOptions, match_kind
 from midwatch.wire.fields import Seconds, Size
 from midwatch.wire.flaws import HEADER, STRUCTURED, explain_flaw
@@ -102,7 +102,7 @@ class _Section(BaseModel):
 class ApprovalSettings(_Section):
     """Rules on the use of tools, `[approvals]` and `[agents.NAME.approvals]`; see the approvals page."""
 
-    default: Verdict | None = Field(
+    default: Effect | None = Field(
         None, description="What happens if no rule of the table applies. Default: the tool decides whether it asks."
     )
     allow: list[dict[str, Any]] = Field(

@@ -20,7 +20,7 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.risk import hint
-from midwatch.domain.rule import STORED, Decision, Effect, Pattern, Rule, Ruling, describe_rule
+from midwatch.domain.rule import STORED, Decision, Pattern, Rule, Ruling, StoredEffect, describe_rule
 from midwatch.domain.task import Task, in_turn, make_notices, turn_of
 
 Status = Literal["pending", "granted", "denied", "expired"]
@@ -40,7 +40,7 @@ MOST_PATHS = 200
 MOST_DIFF = 100_000
 """A diff is stored only up to this number of bytes."""
 NO_RULING = Ruling()
-ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always": "deny"}
+ALWAYS: Mapping[ChoiceKind, StoredEffect] = {"allow_always": "allow", "reject_always": "deny"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +174,12 @@ def answer_by_rule(
 
     Return None if a person must answer, or if the rule allows the action but the agent offers no choice that means yes.
     """
-    if decision.verdict in (None, "ask"):
+    if decision.effect in (None, "ask"):
         return None
-    choice = choose(question.choices, decision.verdict == "allow")
-    if choice is None and decision.verdict == "allow":
+    choice = choose(question.choices, decision.effect == "allow")
+    if choice is None and decision.effect == "allow":
         return None
-    status: Status = "granted" if decision.verdict == "allow" else "denied"
+    status: Status = "granted" if decision.effect == "allow" else "denied"
     return _at_once(task, question, now, status, choice, decision.rule, decision.by, always)
 
 

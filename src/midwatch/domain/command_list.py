@@ -28,11 +28,11 @@ FILTERS = frozenset({
 })  # fmt: skip
 """Programs that run nothing that they read from their input."""
 STEADY = FILTERS | frozenset({
-    "[", "basename", "black", "cargo", "cmp", "comm", "curl", "date", "df", "diff", "dirname", "du", "echo", "eslint", "false",
-    "file", "find", "go", "jest", "ls", "make", "mkdir", "mypy", "node", "npm", "pip", "pip3", "pnpm", "poetry",
-    "prettier", "printf", "ps", "pwd", "pyright", "pytest", "python", "python3", "readlink", "realpath", "rm", "rmdir",
-    "ruff", "seq", "sleep", "stat", "test", "touch", "tox", "tree", "true", "tsc", "uv", "vitest", "wc", "whereis",
-    "which", "yarn",
+    "[", "basename", "black", "cargo", "cmp", "comm", "curl", "date", "df", "diff", "dirname", "du", "echo", "eslint",
+    "false", "file", "find", "go", "jest", "ls", "make", "mkdir", "mypy", "node", "npm", "pip", "pip3", "pnpm",
+    "poetry", "prettier", "printf", "ps", "pwd", "pyright", "pytest", "python", "python3", "readlink", "realpath",
+    "rm", "rmdir", "ruff", "seq", "sleep", "stat", "test", "touch", "tox", "tree", "true", "tsc", "uv", "vitest",
+    "whereis", "which", "yarn",
 })  # fmt: skip
 """Programs after which the next command means the same as before.
 

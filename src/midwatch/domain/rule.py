@@ -20,11 +20,11 @@ from midwatch.domain.commandline import CommandPattern
 from midwatch.domain.fields import Example, Input, JsonRecord, Show, to_json
 from midwatch.domain.task import Task
 
-Effect = Literal["allow", "deny"]
+StoredEffect = Literal["allow", "deny"]
 """What a stored rule does."""
-Verdict = Literal["allow", "ask", "deny"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""All verdicts; each is stricter than the one before."""
+Effect = Literal["allow", "ask", "deny"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+"""All effects; each is stricter than the one before."""
 Source = Literal["desk", "agent", "automation", "goal", "session", "task"]
 """Where rules come from, the highest level first."""
 
@@ -63,7 +63,7 @@ class Pattern(NamedTuple):
     host: str | None = None
 
     @classmethod
-    def from_data(cls, data: Any, effect: Verdict) -> Pattern:
+    def from_data(cls, data: Any, effect: Effect) -> Pattern:
         """Read a pattern from settings or a request, or raise InvalidInput."""
         if isinstance(data, Mapping) and (unknown := [str(name) for name in data if name not in FIELDS]):
             raise _wrong(f"a rule has no {cut(unknown[0], LONGEST_NAME)!r}; its fields are {NAMES}.")
@@ -111,7 +111,7 @@ class Rule:
 
     id: Annotated[str, Example("r_06f2m8yq9d5h7k3n")]
     agent: Annotated[str, Example("demo")]
-    effect: Annotated[Effect, Example("allow")]
+    effect: Annotated[StoredEffect, Example("allow")]
     kind: str | None = None
     command: str | None = None
     path: str | None = None
@@ -144,7 +144,7 @@ class WrittenRule(JsonRecord):
 
     source: Annotated[Source, Example("agent")]
     of: Annotated[str | None, Example("demo")] = None
-    effect: Annotated[Verdict, Example("deny")]
+    effect: Annotated[Effect, Example("deny")]
     tool: str | None = None
     agent: str | None = None
     kind: str | None = None
@@ -176,15 +176,15 @@ class Opinion(NamedTuple):
 
     source: Annotated[Source, Example("agent")]
     name: str | None
-    verdict: Annotated[Verdict, Example("deny")]
+    effect: Annotated[Effect, Example("deny")]
     rule: Annotated[str | None, Example("deny `git push`")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleTrial(JsonRecord):
-    """The result of a test. The verdict is None if no rule decides: then the tool decides whether it asks."""
+    """The result of a test. The effect is None if no rule decides: then the tool decides whether it asks."""
 
-    verdict: Annotated[Verdict | None, Example("deny")]
+    effect: Annotated[Effect | None, Example("deny")]
     text: Annotated[str, Example("denied by a rule of the agent: deny `git push`")]
     kind: Annotated[str, Example("execute")]
     source: Annotated[Source | None, Example("agent")] = None
@@ -207,7 +207,7 @@ class RuleStore(Protocol):
 class Policy:
     """The rules of the desk, of an agent, or of work, as they are written in one table."""
 
-    default: Verdict | None = None
+    default: Effect | None = None
     allow: tuple[Pattern, ...] = ()
     ask: tuple[Pattern, ...] = ()
     deny: tuple[Pattern, ...] = ()
@@ -219,10 +219,10 @@ class Policy:
     @classmethod
     def from_data(cls, data: Any) -> Policy:
         """Read a policy from settings or a request, or raise InvalidInput."""
-        if not isinstance(data, Mapping) or set(data) - {"default", *VERDICTS, "expires", "above"}:
+        if not isinstance(data, Mapping) or set(data) - {"default", *EFFECTS, "expires", "above"}:
             raise _wrong("`approvals` must be a table of `default`, `allow`, `ask`, `deny` and `expires`.")
         default, expires = data.get("default"), data.get("expires")
-        if default not in (None, *VERDICTS):
+        if default not in (None, *EFFECTS):
             raise _wrong("`default` must be ask, deny or allow.")
         if isinstance(expires, bool) or not isinstance(expires, str | int | float | None):
             raise _wrong("`expires` must be a duration, such as 90m.")
@@ -232,16 +232,16 @@ class Policy:
         above = tuple(data.get("above") or ())
         for table in above:
             cls.from_data({name: value for name, value in table.items() if name not in ("of", "above")})
-        allow, ask, deny = (_patterns(data, effect) for effect in VERDICTS)
+        allow, ask, deny = (_patterns(data, effect) for effect in EFFECTS)
         return cls(default, allow, ask, deny, lasts, above)
 
     def data(self) -> dict[str, Any]:
         """Return the policy as JSON stores it, without empty fields."""
-        rules: dict[str, Any] = {effect: [pattern.data() for pattern in self.patterns(effect)] for effect in VERDICTS}
+        rules: dict[str, Any] = {effect: [pattern.data() for pattern in self.patterns(effect)] for effect in EFFECTS}
         fields: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires, "above": [*self.above]}
         return {name: value for name, value in fields.items() if value not in (None, [])}
 
-    def patterns(self, effect: Verdict) -> tuple[Pattern, ...]:
+    def patterns(self, effect: Effect) -> tuple[Pattern, ...]:
         """Return the patterns of all rules with this effect."""
         return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[effect]
 
@@ -309,12 +309,12 @@ def inherit(levels: Sequence[tuple[str, Mapping[str, Any] | None]]) -> dict[str,
 
 
 class Decision(NamedTuple):
-    """The decision of the rules on the use of a tool; the verdict None means that no rule applies.
+    """The decision of the rules on the use of a tool; the effect None means that no rule applies.
 
     `by` is what decided, and `rule` is the rule as text for people.
     """
 
-    verdict: Verdict | None = None
+    effect: Effect | None = None
     by: str | None = None
     rule: str | None = None
     source: Source | None = None
@@ -340,7 +340,7 @@ async def leave_to_people(task: Task, question: Question) -> Ruling:
     return Ruling()
 
 
-def describe_rule(effect: Effect, pattern: Pattern, agent: str) -> str:
+def describe_rule(effect: StoredEffect, pattern: Pattern, agent: str) -> str:
     """Return a rule as text for people; a choice of a question shows this text."""
     where = f" in {pattern.root}" if pattern.root else ""
     return f"always {effect} {pattern.words()} for {agent}{where}"
@@ -349,7 +349,7 @@ def describe_rule(effect: Effect, pattern: Pattern, agent: str) -> str:
 # -- checks --------------------------------------------------------------------------------------------------------
 
 
-def _check_glob(glob: str, effect: Verdict) -> None:
+def _check_glob(glob: str, effect: Effect) -> None:
     steps = glob.split("/")
     if ".." in steps or "." in steps or "\0" in glob:
         raise _wrong(f"the path {glob!r} must not contain . or .. as a part; write it without them.")
@@ -357,7 +357,7 @@ def _check_glob(glob: str, effect: Verdict) -> None:
         raise _wrong(f"a rule covers only paths inside the working directory; write {glob!r} relative to it.")
 
 
-def _patterns(data: Mapping[str, Any], effect: Verdict) -> tuple[Pattern, ...]:
+def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:
     rules = data.get(effect) or ()
     if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence) or len(rules) > MOST_PATTERNS:
         raise _wrong(f"`{effect}` must be a list of up to {MOST_PATTERNS} rules.")

@@ -74,15 +74,15 @@ class Seams:
             changed = call = new._replace(root=new.root or call.root)
         question = Question.about(call)
         decision = await self._judge(question)
-        if decision.verdict == "deny":
+        if decision.effect == "deny":
             return ToolDecision("deny", reason=DENIED.format(decision.rule), by=decision.rule)
         if call.granted:
             return ToolDecision(call=changed)
         outcome = await self._approve(call, None)
         if outcome.action != "go_on":
             return _convert(outcome)
-        if decision.verdict != "ask" or call.asks:
-            return ToolDecision(call=changed, by=decision.rule if decision.verdict == "allow" else None)
+        if decision.effect != "ask" or call.asks:
+            return ToolDecision(call=changed, by=decision.rule if decision.effect == "allow" else None)
         answer = await self._ask(question)
         if answer.granted:
             return ToolDecision(call=changed, by=BY_PERSON)

@@ -52,6 +52,8 @@ log = logging.getLogger("midwatch.worker")
 FIRST_FLUSH_SECONDS = 0.03
 STORE_PAUSE_SECONDS = 0.5
 STORE_PATIENCE_SECONDS = 5.0
+MOST_CONFLICTS = 10
+"""How often the end of a task is written again without a pause, if other writes change its records."""
 FINISH_SECONDS, STOPPED_FINISH_SECONDS = 60.0, 5.0
 """How long git may read the changes in a worktree at the end of a task, and of a task that was stopped."""
 
@@ -364,7 +366,7 @@ class Worker:
             return
         unwritten: Changes | None = None
         patience = self._clock.monotonic() + STORE_PATIENCE_SECONDS
-        pause = STORE_PAUSE_SECONDS
+        pause, conflicts = STORE_PAUSE_SECONDS, 0
         while True:
             step = run.end_attempt(outcome)
             try:
@@ -381,7 +383,7 @@ class Worker:
             except LeaseLost:
                 await self._report_late(run, outcome)
                 return
-            except Conflict:
+            except Conflict as problem:
                 task = await self._store.get_task(run.task.id)
                 if task is None or task.attempt != run.task.attempt:
                     return
@@ -389,12 +391,17 @@ class Worker:
                 if task.stop_requested == "cancel":
                     run.reason = "cancel"
                 outcome = await check_transfer(outcome, self._host.handoffs.get)
+                conflicts += 1
+                if conflicts <= MOST_CONFLICTS:
+                    continue
+                reason = str(problem)
             except StoreUnavailable as problem:
-                log.error("the end of task %s is not written yet: %s", run.task.id, problem)
-                if self._stopping and self._clock.monotonic() > patience:
-                    return  # another process will find the dead lease and rescue the task
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, STORE_PATIENCE_SECONDS)
+                reason = str(problem)
+            log.error("the end of task %s is not written yet: %s", run.task.id, reason)
+            if self._stopping and self._clock.monotonic() > patience:
+                return  # another process will find the dead lease and rescue the task
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, STORE_PATIENCE_SECONDS)
 
     async def _collect(
         self, run: Run, turn: LiveTurn, outcome: TurnOutcome, step: TaskStep, unwritten: Changes

@@ -12,15 +12,15 @@ from midwatch.domain.agent import Question
 from midwatch.domain.commandline import CommandPattern
 from midwatch.domain.host_name import fold_host, forms_of_host
 from midwatch.domain.rule import (
+    EFFECTS,
     LONGEST,
     STORED,
     TARGETED,
-    VERDICTS,
     Decision,
+    Effect,
     Level,
     Pattern,
     Rule,
-    Verdict,
     describe_rule,
 )
 from midwatch.domain.tool_name import canonical, globs_of
@@ -49,14 +49,14 @@ class Match(IntEnum):
 class _Rule(NamedTuple):
     """A rule of a level: its effect, its pattern, what an answer names as its author, and its text for people."""
 
-    effect: Verdict
+    effect: Effect
     pattern: Pattern
     by: str
     text: str
 
 
 def decide(question: Question, root: str | None, levels: Sequence[Level], agent: str | None = None) -> Decision:
-    """Decide on the use of a tool. The strictest verdict of all levels counts; of equal ones, that of the first level.
+    """Decide on the use of a tool. The strictest effect of all levels counts; of equal ones, that of the first level.
 
     A question that only offers choices, without an action, is left to a person, unless a default is to deny.
     """
@@ -76,12 +76,12 @@ def decide_and_look_ahead(
     """Return the decision, and whether a new stored rule of the agent could allow the same in future."""
     facts = QuestionFacts(question, root, agent)
     decision = strictest(_decide_all(facts, levels))
-    pattern = _narrow(facts) if decision.verdict in (None, "ask") else None
+    pattern = _narrow(facts) if decision.effect in (None, "ask") else None
     if pattern is None:
         return decision, False
     rule = Rule(id="new", agent=agent, effect="allow", **{name: getattr(pattern, name) for name in STORED})
     later = [level._replace(stored=(*level.stored, rule)) if level.source == "agent" else level for level in levels]
-    return decision, all(later_decision.verdict in (None, "allow") for later_decision in _decide_all(facts, later))
+    return decision, all(later_decision.effect in (None, "allow") for later_decision in _decide_all(facts, later))
 
 
 def _decide_all(facts: QuestionFacts, levels: Sequence[Level]) -> list[Decision]:
@@ -95,7 +95,7 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
 
 
 def _strictness(decision: Decision) -> int:
-    return -1 if decision.verdict is None else VERDICTS.index(decision.verdict)
+    return -1 if decision.effect is None else EFFECTS.index(decision.effect)
 
 
 def _decide_choice(level: Level) -> Decision:
@@ -135,7 +135,7 @@ def _default(level: Level) -> Decision:
 
 
 def _list_rules(level: Level) -> Iterator[_Rule]:
-    for effect in VERDICTS:
+    for effect in EFFECTS:
         for pattern in level.policy.patterns(effect):
             yield _Rule(effect, pattern, f"rule:{level.source}", f"{effect} {pattern.words()}")
     for rule in level.stored:

@@ -16,9 +16,9 @@ from midwatch.domain.host_name import find_hosts, has_unclear_address
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain
 from midwatch.domain.rule import (
+    EFFECTS,
     NO_RULES,
     TOOLS,
-    VERDICTS,
     Decision,
     Level,
     Opinion,
@@ -78,7 +78,7 @@ class Policies:
         policies += [("agent", name, policy) for name, policy in self._of_agents.items()]
         written = []
         for source, agent, policy in policies:
-            for effect in reversed(VERDICTS):
+            for effect in reversed(EFFECTS):
                 for pattern in policy.patterns(effect):
                     text = f"{effect} {pattern.words()}"
                     written.append(WrittenRule(source=source, of=agent, effect=effect, text=text, **pattern.data()))
@@ -157,15 +157,15 @@ class Rules:
         text = _describe(decision)
         if guessed:
             unknown = await asyncio.to_thread(decide_by_level, replace(question, kind="other"), root, levels, agent)
-            if strictest(unknown).verdict != decision.verdict:
+            if strictest(unknown).effect != decision.effect:
                 text += f" (if its kind is {question.kind}, as its name suggests)"
         text += await self._warn_of_unknown(agent)
         return RuleTrial(
-            verdict=decision.verdict, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
+            effect=decision.effect, text=text, kind=question.kind, source=decision.source, rule=decision.rule,
             by=decision.by,
             levels=tuple(
-                Opinion(level.source, level.name, opinion.verdict, opinion.rule)
-                for level, opinion in levels_and_decisions if opinion.verdict
+                Opinion(level.source, level.name, opinion.effect, opinion.rule)
+                for level, opinion in levels_and_decisions if opinion.effect
             ),
         )  # fmt: skip
 
@@ -182,9 +182,9 @@ TYPICAL: Mapping[str, str] = {"command": "run_command", "path": "write_file", "h
 
 
 def _describe(decision: Decision) -> str:
-    if decision.verdict is None:
+    if decision.effect is None:
         return "the tool decides whether it asks, because no rule applies"
-    return f"{TOLD[decision.verdict]} by a rule of the {decision.source}: {decision.rule}"
+    return f"{TOLD[decision.effect]} by a rule of the {decision.source}: {decision.rule}"
 
 
 def _read_use(use: RuleTest) -> tuple[Question, bool]:

@@ -49,6 +49,6 @@ class ToolCalls:
             raise InvalidInput("`agent` is missing; name the agent that wants to use the tool.", field="agent")
         levels = await self._policies.list_levels(agent, None, None)
         decision = await asyncio.to_thread(decide, Question.about(call), call.root, levels, agent)
-        if decision.verdict in (None, "allow"):
+        if decision.effect in (None, "allow"):
             return ToolDecision(by=decision.rule)
-        return ToolDecision("ask" if decision.verdict == "ask" else "deny", reason=decision.rule, by=decision.rule)
+        return ToolDecision("ask" if decision.effect == "ask" else "deny", reason=decision.rule, by=decision.rule)

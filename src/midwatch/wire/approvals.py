@@ -63,4 +63,4 @@ class OpinionInfo(dict[str, Any]):
 
 @shape_of(RuleTrial, levels=list[OpinionInfo])
 class RuleTrialInfo(dict[str, Any]):
-    """What the rules decide. `verdict` is allow, ask or deny; null if the tool decides whether it asks."""
+    """What the rules decide. `effect` is allow, ask or deny; null if the tool decides whether it asks."""

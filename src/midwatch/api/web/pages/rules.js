@@ -11,7 +11,7 @@ import { createReader } from "../reader.js";
 import { stream } from "../stream.js";
 
 const STATUSES = { allow: "done", ask: "asking", deny: "failed" };
-const VERDICTS = { allow: "allowed", ask: "asked", deny: "denied" };
+const EFFECTS = { allow: "allowed", ask: "asked", deny: "denied" };
 const FIELDS = ["agent", "tool", "kind", "path", "command", "host", "workdir", "task", "session"];
 const KINDS = ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
 
@@ -43,7 +43,7 @@ function drawList(body, label, rules, createRow, hint) {
 
 function createWrittenRow(rule) {
   return h("li", h("div.row.rule-row",
-    createVerdict(rule.effect), createText(rule.effect, rule.text),
+    createEffect(rule.effect), createText(rule.effect, rule.text),
     h("span.tag", rule.of ? `agent ${rule.of}` : rule.source)));
 }
 
@@ -55,7 +55,7 @@ function createRuleRow(rule, again) {
     again();
   }, { kind: "danger small action" });
   return h("li", h("div.row.rule-row",
-    createVerdict(rule.effect), h("span.rule-text.plain-text", rule.text), revoke,
+    createEffect(rule.effect), h("span.rule-text.plain-text", rule.text), revoke,
     h("span.row-sub.faint", rule.created_by ? `by ${rule.created_by} ` : "", createAgo(rule.created_at))));
 }
 
@@ -63,7 +63,7 @@ function createRuleRow(rule, again) {
 const createText = (effect, text) =>
   h("span.rule-text.plain-text", text.startsWith(`${effect} `) ? text.slice(effect.length + 1) : text);
 
-const createVerdict = (effect) => h("span.status", { data: { status: STATUSES[effect] } }, effect);
+const createEffect = (effect) => h("span.status", { data: { status: STATUSES[effect] } }, effect);
 
 /** Create the form that tests rules, with a place for the result. */
 function createTest(page) {
@@ -96,11 +96,11 @@ function createTest(page) {
 }
 
 function drawResult(place, trial) {
-  const verdict = h("span.status", { data: { status: STATUSES[trial.verdict] ?? "idle" } },
-    VERDICTS[trial.verdict] ?? "the tool decides");
+  const effect = h("span.status", { data: { status: STATUSES[trial.effect] ?? "idle" } },
+    EFFECTS[trial.effect] ?? "the tool decides");
   const levels = trial.levels.map((level) => h("li", h("div.row.rule-row",
-    createVerdict(level.verdict), createText(level.verdict, level.rule),
+    createEffect(level.effect), createText(level.effect, level.rule),
     h("span.row-sub.faint.truncate", [level.source, level.name].filter(Boolean).join(" ")))));
-  place.replaceChildren(h("p.rule-verdict", verdict, " ", trial.text),
+  place.replaceChildren(h("p.rule-effect", effect, " ", trial.text),
     levels.length > 1 ? h("ol.rows", { "aria-label": "Levels" }, levels) : "");
 }
