@@ -100,9 +100,9 @@ async def wait_for_end(client: Client, task_id: str) -> Any:
     return task
 
 
-async def run_hook(call: str, home: Path, **env: str) -> tuple[int | None, str, str]:
+async def run_hook(call: str, home: Path, *options: str, **env: str) -> tuple[int | None, str, str]:
     """Run the hook as a person's own Claude Code does, outside of a task."""
-    child = await start_hook({"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home), **env})
+    child = await start_hook({"MIDWATCH_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home), **env}, *options)
     out, err = await child.communicate(call.encode())
     return child.returncode, out.decode(), err.decode()
 
@@ -182,6 +182,12 @@ async def test_a_call_that_cannot_be_read_is_not_run(call: str, tmp_path: Path) 
     status, out, err = await run_hook(call, tmp_path / "home")
     assert (status, out) == (BLOCKED, "")
     assert "the tool is not run" in err
+
+
+async def test_a_misspelt_agent_has_no_rules_so_the_tool_is_not_run(server: Server) -> None:
+    status, out, err = await run_hook(describe("Bash", command="ls"), server.home, "--agent", "coderr")
+    assert (status, out) == (BLOCKED, "")
+    assert "there is no agent 'coderr'; `midwatch agents` lists all agents." in err
 
 
 async def test_without_midwatch_the_tool_is_not_run(tmp_path: Path) -> None:

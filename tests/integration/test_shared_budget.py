@@ -246,6 +246,27 @@ async def test_agents_that_report_too_little_give_nothing_back(open_desk: Any) -
         assert account.tokens == 5 * CALL == await sum_log(desk, task.id)
 
 
+async def test_a_call_that_reaches_a_limit_at_once_warns_of_nothing(open_desk: Any) -> None:
+    async with open_desk(it=ScriptedAgent(spend)) as desk:
+        await wait(desk, await desk.tasks.submit("go on 1", agent="it", budget={"tokens": CALL}))
+        events = await desk.store.read_events(0, EventFilter(kinds=("budget_warned", "budget_reached")))
+        assert [event.kind for event in events] == ["budget_reached"]
+
+
+async def test_the_next_task_warns_if_agents_report_only_at_their_end(open_desk: Any) -> None:
+    async def report(turn: Turn) -> TurnResult:
+        return TurnResult(text="did it", usage=Usage(input_tokens=9 * CALL, output_tokens=0))
+
+    async def lead(prompt: str, turn: Turn) -> str:
+        return str([await turn.delegate("expert", f"part {n}") for n in range(2)])
+
+    agents = {"it": FunctionAgent("it", lead, on_loop=True), "expert": ScriptedAgent(report)}
+    async with open_desk(**agents) as desk:
+        task = await wait(desk, await desk.tasks.submit("x", agent="it", budget={"tokens": 10 * CALL}))
+        (warned,) = await desk.store.read_events(0, EventFilter(kinds=("budget_warned",)))
+        assert (warned.payload["spent"], warned.task_id == task.id) == (9 * CALL, False)
+
+
 async def test_background_tasks_and_retries_share_the_account(open_desk: Any) -> None:
     agents = {"it": ScriptedAgent(spend, terms=AgentTerms(submits=True))}
     async with open_desk(**agents) as desk:

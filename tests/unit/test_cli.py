@@ -26,7 +26,7 @@ from midwatch.cli.inputs import read_prompt
 from midwatch.cli.main import execute, report_error
 from midwatch.cli.server import last_line
 from midwatch.cli.status import describe_attention
-from midwatch.cli.tasks import SUBMISSION, describe_task
+from midwatch.cli.tasks import SUBMISSION, describe_task, suggest_answers
 from midwatch.cli.token import TokenRole
 from midwatch.cli.usage import Part, describe_usage, parse_moment
 from midwatch.cli.watch import Watch, describe_end, describe_event
@@ -572,3 +572,14 @@ def test_yes_and_no_answer_every_question_with_one_choice_for_each(names: tuple[
     assert words == {"yes": allow, "y": allow, "no": deny, "n": deny}
     assert questions.explain_choices([allow, always, deny]) == hint
     assert questions.short_answers([allow, {"name": "Yes, later", "kind": "allow_once"}, deny]) == []
+
+
+def test_the_answers_of_a_question_with_several_choices_are_named() -> None:
+    def describe(*names: str) -> str:
+        choices = [{"name": name, "kind": "allow_once"} for name in names] + [{"name": "stop", "kind": "reject_once"}]
+        question: Any = {"id": "q_1", "question": "The budget is spent.", "choices": choices}
+        return suggest_answers(question).partition("midwatch deny q_1")[2]
+
+    assert describe("go on") == ""
+    expected = "All answers: go on, wind up, stop. For example: midwatch approve q_1 --choice 'wind up'"
+    assert describe("go on", "wind up") == f"\n{expected}"

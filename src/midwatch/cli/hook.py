@@ -33,7 +33,9 @@ app = Group("Programs that other agents' hooks call, so that rules hold there, t
 
 @command(app)
 async def claude(
-    agent: Annotated[str, Option("--agent", help="Agent whose rules apply outside of a task.")] = "claude",
+    agent: Annotated[
+        str | None, Option("--agent", help="Agent whose rules apply outside of a task; default: claude.")
+    ] = None,
     settings: Annotated[bool, Option("--settings", help="Print what belongs into Claude Code's settings.")] = False,
     timeout: Annotated[
         str, Option("--timeout", help="Longest wait for a decision: 10m, 1h. Then the tool is not run.")
@@ -49,8 +51,10 @@ async def claude(
         return Reply(built, json.dumps(built, indent=2))
     try:
         with deny_after(parse_timeout(timeout)):
-            call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent}
+            call = {**read_call(sys.stdin.buffer.read(MOST_INPUT + 1)), "agent": agent or "claude"}
             async with connect() as desk:
+                if agent is not None and "MIDWATCH_TASK" not in os.environ:
+                    await require_agent(desk, agent)
                 decided = await check(desk, call)
     except MidwatchError as problem:
         note(NOT_RUN.format(problem))
@@ -125,6 +129,12 @@ def read_call(data: bytes) -> dict[str, Any]:
         "workdir": os.path.realpath(workdir) if isinstance(workdir, str) else None,
         "root": os.path.realpath(root) if root else None,
     }
+
+
+async def require_agent(desk: Desk, name: str) -> None:
+    """Raise InvalidInput if there is no such agent: a misspelt name would have no rules of its own."""
+    if all(agent["name"] != name for agent in await desk.client.agents()):
+        raise InvalidInput(f"there is no agent {name!r}; `midwatch agents` lists all agents.", field="agent")
 
 
 async def check(desk: Desk, call: dict[str, Any]) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from midwatch.base.errors import InvalidInput
@@ -16,6 +17,7 @@ from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.domain.requests import Submission
+    from midwatch.wire.approvals import ApprovalInfo
     from midwatch.wire.budgets import BudgetInfo
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.worktrees import WorktreeNote
@@ -140,17 +142,23 @@ def describe_worktree(worktree: WorktreeNote | None) -> str | None:
     return f"{text}, {out.format_changes(worktree['files'], worktree['added'], worktree['removed'])}"
 
 
+def suggest_answers(question: ApprovalInfo) -> str:
+    """Return a question and the commands that answer it."""
+    approve = f"midwatch approve {question['id']}"
+    text = f"The agent asks: {out.clean(question['question'])}\nAnswer: {approve} or midwatch deny {question['id']}"
+    names = [out.clean(choice["name"]) for choice in question["choices"] if choice["kind"].endswith("once")]
+    if len(names) > 2:  # not only yes and no
+        text += f"\nAll answers: {', '.join(names)}. For example: {approve} --choice {shlex.quote(names[1])}"
+    return text
+
+
 async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
     """Return the next commands that may be useful for a task that has not failed."""
     if task["worktree"] is not None and task["worktree"]["status"] == "kept" and task["status"] == "done":
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":
-        return [
-            f"The agent asks: {out.clean(approval['question'])}\n"
-            f"Answer: midwatch approve {approval['id']} or midwatch deny {approval['id']}"
-            for approval in await desk.client.approvals()
-            if approval["task_id"] == task["id"]
-        ]
+        questions = await desk.client.approvals()
+        return [suggest_answers(question) for question in questions if question["task_id"] == task["id"]]
     if task["status"] == "pending" and not await desk.has_worker():
         return ["No server is running; start one with `midwatch up`."]
     return []

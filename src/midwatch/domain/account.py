@@ -165,7 +165,13 @@ def charge(ids: Iterable[str], spent: Spending) -> tuple[Charge, ...]:
 def list_unwarned(account: Account, spent: Spending) -> list[Name]:
     """Return the limits that are nearly reached and of which nobody was warned."""
     limits = account.budget
-    nearly = [name for name in NAMES if (most := getattr(limits, name)) and getattr(spent, name) >= WARN_AT * most]
+    nearly = [
+        name
+        for name in NAMES
+        if (most := getattr(limits, name))
+        and getattr(spent, name) >= WARN_AT * most
+        and not is_reached(most, getattr(spent, name))
+    ]
     return [name for name in nearly if name not in account.warned.split(",")]
 
 

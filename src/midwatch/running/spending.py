@@ -79,6 +79,7 @@ class TurnSpending:
         An agent that reserves its steps may begin: it asks with its first step, when its libraries are loaded and its
         tools are ready. So it goes on soon after the answer.
         """
+        await self.warn()  # an agent that reports its usage only at its end has no later step to do it
         while not self._reserves and (found := self._find_over()) is not None:
             self._note_reached(*found)
             if (permit := await self._decide(*found)) is not None:
