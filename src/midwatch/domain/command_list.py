@@ -7,6 +7,7 @@ gets the output of another command must not run it. Any other list is not certai
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from midwatch.domain.commandline import LONGEST, WORD, argv_of
 from midwatch.domain.hidden_code.git import split_git
@@ -27,22 +28,34 @@ FILTERS = frozenset({
     "tail", "tee", "tr", "uniq", "wc",
 })  # fmt: skip
 """Programs that run nothing that they read from their input."""
-STEADY = FILTERS | frozenset({
+READING_OPTIONS = {
+    "awk": r"-[^Fv].*", "jq": r"-\w*f.*|--from.*", "sed": r"-\w*f.*", "sort": r"-[^-]*o.*|--[fo].*",
+    "uniq": r"-|[^-].*", "wc": r"--f.*",
+}  # fmt: skip
+"""Arguments with which a filter runs what it reads, opens files that it reads the names of, or stores what it reads."""
+STEADY = FILTERS - {"tee"} | frozenset({
     "[", "basename", "black", "cargo", "cmp", "comm", "curl", "date", "df", "diff", "dirname", "du", "echo", "eslint",
-    "false", "file", "find", "go", "jest", "ls", "make", "mkdir", "mypy", "node", "npm", "pip", "pip3", "pnpm",
-    "poetry", "prettier", "printf", "ps", "pwd", "pyright", "pytest", "python", "python3", "readlink", "realpath",
-    "rm", "rmdir", "ruff", "seq", "sleep", "stat", "test", "touch", "tox", "tree", "true", "tsc", "uv", "vitest",
-    "whereis", "which", "yarn",
+    "false", "file", "find", "go", "jest", "ls", "make", "mypy", "node", "pip", "pip3", "prettier",
+    "printf", "ps", "pwd", "pyright", "pytest", "python", "python3", "readlink", "realpath", "rm", "rmdir", "ruff",
+    "seq", "sleep", "stat", "test", "touch", "tree", "true", "tsc", "vitest", "whereis", "which",
 })  # fmt: skip
 """Programs after which the next command means the same as before.
 
 They make no link and no other name of a file, and do not change the shell. Those that build or test run code of the
 project, which could do without the next command what it does with it.
 """
-STEADY_COMMANDS_OF_GIT = frozenset({
-    "add", "blame", "branch", "commit", "diff", "fetch", "grep", "log", "ls-files", "push", "rev-list", "rev-parse",
-    "shortlog", "show", "status", "tag",
-})  # fmt: skip
+STEADY_COMMANDS = {
+    "git": frozenset({
+        "add", "blame", "branch", "commit", "diff", "fetch", "grep", "log", "ls-files", "push", "rev-list", "rev-parse",
+        "shortlog", "show", "status", "tag",
+    }),
+    **dict.fromkeys(["npm", "pnpm", "yarn"], frozenset({"run", "test"})),
+}  # fmt: skip
+"""The same for single commands of other programs. `npm install` may make links."""
+PROJECT_RUNNERS = frozenset({"poetry", "uv"})
+"""Programs whose command `run` runs the program that follows."""
+VENV = re.compile(r"(?:-\w*m)?venv")
+"""The module of Python that makes a link `lib64`."""
 
 
 def split_list(command: str) -> list[str]:
@@ -88,11 +101,23 @@ def _read_tokens(text: str) -> list[tuple[str, str]] | None:
 def _is_certain(line: str, *, reads: bool, is_last: bool) -> bool:
     """Return whether a command can be read on its own. `reads` is whether it gets the output of another command."""
     argv = argv_of(line)
-    if argv is None or (reads and argv[0] not in FILTERS):
+    if argv is None or (reads and not _only_filters(*argv)):
         return False
-    if is_last:
-        return True
+    return is_last or _is_steady(argv)
+
+
+def _only_filters(program: str, *arguments: str) -> bool:
+    """Return whether a program neither runs nor opens nor stores what it reads from its input."""
+    refused = READING_OPTIONS.get(program, r"(?!)")
+    return program in FILTERS and not any(re.fullmatch(refused, word, re.DOTALL) for word in arguments)
+
+
+def _is_steady(argv: Sequence[str]) -> bool:
+    """Return whether the next command means the same as before."""
+    if any(map(VENV.fullmatch, argv)):
+        return False
     program, arguments, _ = program_of(argv)
-    if program == "git":
-        return not STEADY_COMMANDS_OF_GIT.isdisjoint(split_git(arguments)[1][:1])
-    return program in STEADY
+    if program in PROJECT_RUNNERS and arguments[:1] == ["run"]:
+        program, arguments, _ = program_of(arguments[1:])
+    rest = split_git(arguments)[1] if program == "git" else arguments
+    return program in STEADY or not STEADY_COMMANDS.get(program, frozenset()).isdisjoint(rest[:1])

@@ -70,9 +70,12 @@ class QuestionFacts:
                 break
             steps.append(last._with_command(shlex.join(["cd", directory]), last.start))
             last = last._with_command(rest, there)
-        commands = split_list(last.question.command or "")
-        if commands:
-            return [*steps, *(last._with_command(command, last.start) for command in commands)]
+        text = last.question.command or ""
+        if commands := split_list(text):
+            starts = {last.start}
+            if ";" in text or "||" in text:  # these go on even if `cd` fails
+                starts |= {step.start for step in steps}
+            return [*steps, *(last._with_command(command, start) for start in starts for command in commands)]
         return [*steps, last] if steps else []
 
     def _with_command(self, command: str, start: str | None) -> QuestionFacts:
