@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from midwatch.domain.commandline import LONGEST, WORD, argv_of
 from midwatch.domain.hidden_code.git import split_git
-from midwatch.domain.hidden_code.program import program_of
+from midwatch.domain.hidden_code.program import SHELLS, program_of
 
 MOST_COMMANDS = 20
 TOKEN = re.compile(
@@ -80,7 +80,7 @@ def split_list(command: str) -> list[str]:
     lines = [" ".join(words) for words in commands]
     last = len(lines) - 1
     certain = len(lines) <= MOST_COMMANDS and all(
-        _is_certain(line, reads=operator == "|", is_last=at == last)
+        _is_certain(line, reads=operator == "|", is_first=at == 0, is_last=at == last)
         for at, (operator, line) in enumerate(zip(operators, lines, strict=True))
     )
     return lines if certain else []
@@ -98,10 +98,12 @@ def _read_tokens(text: str) -> list[tuple[str, str]] | None:
     return tokens
 
 
-def _is_certain(line: str, *, reads: bool, is_last: bool) -> bool:
+def _is_certain(line: str, *, reads: bool, is_first: bool, is_last: bool) -> bool:
     """Return whether a command can be read on its own. `reads` is whether it gets the output of another command."""
     argv = argv_of(line)
     if argv is None or (reads and not _only_filters(*argv)):
+        return False
+    if not is_first and SHELLS.fullmatch(program_of(argv).name):  # it may run what another command has written
         return False
     return is_last or _is_steady(argv)
 
