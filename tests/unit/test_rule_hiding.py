@@ -92,6 +92,7 @@ time -o cat python3 -c 'x(1)'
 timeout -k ls 5 sh -c x
 nice -n 5 sh -c x
 command compgen -C x
+time -p compgen -C x
 find . -name push -exec git '{}' +
 find . -okdir x
 fd -x git

@@ -13,6 +13,7 @@ from midwatch.domain.hidden_code.program import (
     ASSIGNMENT,
     TEXT_COMMANDS,
     TEXT_PROGRAMS,
+    WRAPPERS,
     base_name,
     is_shell_or_interpreter,
     program_of,
@@ -97,13 +98,14 @@ MOST_PROGRAMS = 100
 def hides_code(argv: Sequence[str]) -> bool:
     """Return whether a command may run something that its words do not show. In doubt, return True."""
     program, arguments, takes_text = program_of(argv)
-    if program in RUNNING_BUILTINS:
+    names = list(map(base_name, argv))
+    builtin = next((name for name in names if name not in WRAPPERS and not name.startswith("-")), "")
+    if builtin in RUNNING_BUILTINS:
         return True
     if takes_text:
         return _program_hides(program, arguments)
     if any(EXPANSION.search(word) or SHELL_RUNS.search(word) for word in argv):
         return True
-    names = list(map(base_name, argv))
     if _has_code_option(argv) or not RUN_INPUT.isdisjoint(names):
         return True
     programs = [(name, at) for at, name in enumerate(names) if is_known(name)]
