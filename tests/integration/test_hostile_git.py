@@ -19,7 +19,7 @@ from midwatch.domain.identity import Actor
 from midwatch.programs import git_call
 from midwatch.programs.git import GitProgram
 from repositories import a_repository, commit, git
-from servers import PATIENCE
+from servers import PATIENCE, eventually, processes_with
 
 NEEDS_BWRAP = pytest.mark.skipif(not git_call.find_box(), reason="bubblewrap cannot be used here")
 QUICKLY = 20.0  # seconds; far below the timeout of a git call
@@ -375,3 +375,14 @@ async def test_directories_are_added_to_the_record_of_an_older_version(repo: Pat
         older = replace(tree, git_dir="", admin_dir="")
         assert await GitProgram().find_directories(older) == (tree.git_dir, tree.admin_dir)
         assert (tree.git_dir, tree.admin_dir) == (f"{repo}/.git", f"{repo}/.git/worktrees/{tree.id[-12:]}")
+
+
+async def test_a_call_that_takes_too_long_leaves_no_process(repo: Path, tmp_path: Path, without_bwrap: None) -> None:
+    """Once a process of its sandbox ran on, because the program that began it had ended."""
+    program = tmp_path / "git-that-leaves"
+    program.write_text("#!/bin/sh\nsleep 600 &\n")
+    program.chmod(0o700)
+    calls = await git_call.open_calls("git", None, frozenset(), repo / ".git", repo / ".git", repo)
+    with pytest.raises(Conflict, match="was stopped after 1 s"):
+        await replace(calls, program=str(program)).run("status", seconds=1)
+    assert await eventually(lambda: not processes_with(f"GIT_DIR={repo}/.git"))

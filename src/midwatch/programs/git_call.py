@@ -234,6 +234,7 @@ class GitCalls:
                 f"git cannot be started ({problem.strerror}); correct this, or work without a worktree."
             ) from None
         assert child.stdout and child.stderr
+        ended = False
         try:
             async with asyncio.timeout(seconds):
                 feed = asyncio.create_task(_feed(child.stdin, stdin))
@@ -241,12 +242,13 @@ class GitCalls:
                     _read(child.stdout, limit, child.pid), _read(child.stderr, ERROR_LIMIT), feed
                 )
                 code = await child.wait()
+            ended = True
         except TimeoutError:
             raise Conflict(
                 f"`git {verb}` in {self.directory} was stopped after {seconds:g} s; try again later."
             ) from None
         finally:
-            if child.returncode is None:
+            if not ended:  # something in its group may run on without it, and hold its output open
                 _kill(child.pid)
                 await child.wait()
         if code == REPLACED:
