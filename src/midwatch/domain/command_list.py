@@ -1,7 +1,7 @@
 """Lists of commands, such as `a && b` and `a | b`: split them into commands that rules can read one by one.
 
-A list is split only if this loses nothing: no command may change how the shell or a rule reads the next ones, and what
-gets the output of another command must not run it. Any other list is not certain.
+A list is split only if this loses nothing: no command may change how the shell or a rule reads the next ones, and no
+command may run the output of another one. Any other list is not certain.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FILTERS = frozenset({
     "awk", "cat", "column", "cut", "egrep", "fgrep", "grep", "head", "jq", "nl", "rev", "rg", "sed", "sort", "tac",
     "tail", "tee", "tr", "uniq", "wc",
 })  # fmt: skip
-"""Programs that run nothing that they read from their input."""
+"""Programs that do not run their input."""
 READING_OPTIONS = {
     "awk": r"-[^Fv].*", "jq": r"-\w*f.*|--from.*", "sed": r"-\w*f.*", "sort": r"-[^-]*o.*|--[fo].*",
     "uniq": r"-|[^-].*", "wc": r"--f.*",
 }  # fmt: skip
-"""Arguments with which a filter runs what it reads, opens files that it reads the names of, or stores what it reads."""
+"""Arguments with which a filter runs its input, opens the files that its input names, or stores its input."""
 STEADY = FILTERS - {"tee"} | frozenset({
     "[", "basename", "black", "cargo", "cmp", "comm", "curl", "date", "df", "diff", "dirname", "du", "echo", "eslint",
     "false", "file", "find", "go", "jest", "ls", "make", "mypy", "node", "pip", "pip3", "prettier",
@@ -41,8 +41,8 @@ STEADY = FILTERS - {"tee"} | frozenset({
 })  # fmt: skip
 """Programs after which the next command means the same as before.
 
-They make no link and no other name of a file, and do not change the shell. Those that build or test run code of the
-project, which could do without the next command what it does with it.
+They make no links, and do not change the shell. Builders and test programs run code of the project, and this code can
+do all its harm without a next command.
 """
 STEADY_COMMANDS = {
     "git": frozenset({
@@ -55,7 +55,7 @@ STEADY_COMMANDS = {
 PROJECT_RUNNERS = frozenset({"poetry", "uv"})
 """Programs whose command `run` runs the program that follows."""
 VENV = re.compile(r"(?:-\w*m)?venv")
-"""The module of Python that makes a link `lib64`."""
+"""The module of Python for virtual environments. It makes the link `lib64`."""
 
 
 def split_list(command: str) -> list[str]:
@@ -80,7 +80,7 @@ def split_list(command: str) -> list[str]:
     lines = [" ".join(words) for words in commands]
     last = len(lines) - 1
     certain = len(lines) <= MOST_COMMANDS and all(
-        _is_certain(line, reads=operator == "|", is_first=at == 0, is_last=at == last)
+        _is_certain(line, gets_input=operator == "|", is_first=at == 0, is_last=at == last)
         for at, (operator, line) in enumerate(zip(operators, lines, strict=True))
     )
     return lines if certain else []
@@ -98,18 +98,18 @@ def _read_tokens(text: str) -> list[tuple[str, str]] | None:
     return tokens
 
 
-def _is_certain(line: str, *, reads: bool, is_first: bool, is_last: bool) -> bool:
-    """Return whether a command can be read on its own. `reads` is whether it gets the output of another command."""
+def _is_certain(line: str, *, gets_input: bool, is_first: bool, is_last: bool) -> bool:
+    """Return whether rules can read a command alone. `gets_input` is whether its input is the output of another one."""
     argv = argv_of(line)
-    if argv is None or (reads and not _only_filters(*argv)):
+    if argv is None or (gets_input and not _is_filter(*argv)):
         return False
     if not is_first and SHELLS.fullmatch(program_of(argv).name):  # it may run what another command has written
         return False
     return is_last or _is_steady(argv)
 
 
-def _only_filters(program: str, *arguments: str) -> bool:
-    """Return whether a program neither runs nor opens nor stores what it reads from its input."""
+def _is_filter(program: str, *arguments: str) -> bool:
+    """Return whether a program neither runs nor stores its input, and opens no file that its input names."""
     refused = READING_OPTIONS.get(program, r"(?!)")
     return program in FILTERS and not any(re.fullmatch(refused, word, re.DOTALL) for word in arguments)
 

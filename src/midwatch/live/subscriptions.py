@@ -100,7 +100,7 @@ class _LoopTask(asyncio.Task[None]):
         return super().cancel(msg)
 
     def forget_cancels(self) -> None:
-        """Take back what tasks of the handler have cancelled."""
+        """Undo the cancels that tasks of the handler have caused."""
         while not self.ended and self.cancelling():
             self.uncancel()
 

@@ -50,7 +50,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 STEADY_SECONDS = 10.0
 """A program that ran for this time was started well: the next pause is the first again."""
 HANGING = 0.9
-"""A program hangs if it is silent for this part of the time of a call. A call that ends earlier proves nothing."""
+"""A program hangs if it is silent for this part of the time of a call. A call that ended earlier does not show it."""
 MOST_LATE = 1000
 SHOWN = 200
 STDERR_LINES, STDERR_SECONDS = 50, 10.0

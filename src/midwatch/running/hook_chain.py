@@ -38,7 +38,7 @@ from midwatch.services.authorization import authorize
 
 T = TypeVar("T")
 TEST_SECONDS = 20.0
-"""How long a test waits for a hook: clients lose their patience with the server after 30 s."""
+"""How long a test waits for a hook: clients stop waiting for the server after 30 s."""
 TESTED = HookMeta("test", "t_test", 1, "t_test.1", "bg:t_test")
 """The turn of a test call."""
 

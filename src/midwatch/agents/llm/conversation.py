@@ -409,10 +409,10 @@ class Loop:
         store = None
         if changed or (tool is not None and not tool.safe and not self._talk.may_have_run(call)):
             store = partial(self._keep, history.make_started_step(call, changed))
-        if store is not None and not (tool is not None and tool.asks):
+        asks = tool is not None and tool.asks
+        store_start.set(store if asks else None)
+        if store is not None and not asks:
             await store()
-            store = None
-        store_start.set(store)
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:

@@ -41,7 +41,7 @@ NO_RESULT = "done, without a result"
 running_call: ContextVar[tuple[str, Transcript] | None] = ContextVar("running_call", default=None)
 """The key of the running tool call and the transcript. The call has the same key in a later attempt."""
 store_start: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("store_start", default=None)
-"""Stores that the running tool call, which asks for permission, may have run. Before the answer it has not."""
+"""Stores that the running tool call may have run. A tool that asks for permission calls this after a yes."""
 
 
 class ToolError(Exception):
