@@ -34,7 +34,9 @@ from midwatch.api.permissions import Permission, list_permissions
 from midwatch.api.reply import STATUS
 from midwatch.api.routes import list_routes
 from midwatch.base.errors import MidwatchError
-from midwatch.desk.config import (
+from midwatch.desk.config import Settings
+from midwatch.desk.hook_settings import HookSettings
+from midwatch.desk.tables import (
     AgentSettings,
     ApprovalSettings,
     CapabilitySettings,
@@ -45,9 +47,7 @@ from midwatch.desk.config import (
     HandoffSettings,
     PriceSettings,
     RetentionSettings,
-    Settings,
 )
-from midwatch.desk.hook_settings import HookSettings
 from midwatch.domain.event import KINDS, Payload
 from midwatch.services.authorization import RIGHTS, Action
 

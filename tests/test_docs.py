@@ -36,8 +36,20 @@ from midwatch.channels.registry import KINDS as CHANNEL_KINDS
 from midwatch.cli.app import app, load
 from midwatch.client import Client
 from midwatch.desk.build import build_agents, build_channels
-from midwatch.desk.config import AgentSettings, ChannelSettings, Settings
-from midwatch.domain import approval, automation, channel, goal, handoff, session, task, worktree
+from midwatch.desk.config import Settings
+from midwatch.desk.tables import AgentSettings, ChannelSettings
+from midwatch.domain import (
+    approval,
+    automation,
+    automation_step,
+    channel,
+    goal,
+    goal_step,
+    handoff,
+    session,
+    task,
+    worktree,
+)
 from midwatch.domain.agent import YES_NO, AgentTerms
 from midwatch.domain.event import KINDS, VERSION, Event
 from midwatch.domain.hook import ACTIONS, FIELDS, SEAMS
@@ -367,7 +379,7 @@ def test_the_automations_page_lists_every_field_option_status_and_policy() -> No
     assert first_cells(section(text, "## States")) == list(automation.TRANSITIONS)
     assert sorted(first_cells(section(text, "### Missed runs"))) == sorted(get_args(automation.Missed))
     for name in re.findall(r"`(\{\{\w+\}\})`", text):
-        assert automation.render(name, 0, "UTC") != name, name
+        assert automation_step.render(name, 0, "UTC") != name, name
 
 
 def only_when_made(text: str) -> set[str]:
@@ -463,8 +475,8 @@ def test_numbers_in_the_text_match_the_code() -> None:
         ),
         "sessions.md": (f"1 to {session.MAX_KEY} printable characters",),
         "automations.md": (
-            f"{automation.MOST_FAILURES} runs failed in a row",
-            f"more than {automation.LATE_SECONDS:g} seconds late",
+            f"{automation_step.MOST_FAILURES} runs failed in a row",
+            f"more than {automation_step.LATE_SECONDS:g} seconds late",
             f"| {automation.WINDOW_SECONDS / 3600:g} hours |",
             f"is removed after {KEPT_SECONDS / 86400:g} days",
             f"{automation.MAX_TITLE} characters at most",
@@ -473,9 +485,9 @@ def test_numbers_in_the_text_match_the_code() -> None:
         ),
         "goals.md": (
             f"The default is {default.goals.deadline / 3600:g} hours",
-            f"{goal.SHORTEST_DELAY / 60:g} minute to {goal.LONGEST_DELAY / 3600:g} hours",
-            f"after {goal.MOST_ERRORS} failures in a row",
-            f"When {goal.MOST_ALIKE} steps in a row end with the same words",
+            f"{goal_step.SHORTEST_DELAY / 60:g} minute to {goal_step.LONGEST_DELAY / 3600:g} hours",
+            f"after {goal_step.MOST_ERRORS} failures in a row",
+            f"When {goal_step.MOST_ALIKE} steps in a row end with the same words",
         ),
         "events.md": (f"of envelope and payloads: {VERSION}",),
     }

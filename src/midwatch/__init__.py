@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from midwatch.domain.handoff_history import HandoffContext, HandoffInputData
     from midwatch.domain.hook import Hook, HookDecision, HookMeta
     from midwatch.domain.session import Message, Session, gate_key
-    from midwatch.domain.task import Summary, Task, TaskFilter
+    from midwatch.domain.task import Task
+    from midwatch.domain.task_store import Summary, TaskFilter
     from midwatch.runtime.runtime import Runtime
     from midwatch.services.handoffs import HandoffOptions
 
@@ -70,7 +71,8 @@ _ROOMS = {
     "domain.handoff_history": "HandoffContext HandoffInputData",
     "domain.hook": "Hook HookDecision HookMeta",
     "domain.session": "Message Session gate_key",
-    "domain.task": "Summary Task TaskFilter",
+    "domain.task": "Task",
+    "domain.task_store": "Summary TaskFilter",
     "runtime.runtime": "Runtime",
     "services.handoffs": "HandoffOptions",
 }

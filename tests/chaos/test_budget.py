@@ -22,7 +22,8 @@ import budget_desk
 from budget_desk import CALL, SLOTS
 from midwatch.domain.event import EventFilter
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, TaskFilter
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from servers import until

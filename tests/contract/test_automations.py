@@ -10,7 +10,7 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
 from midwatch.base.schedule import Schedule
-from midwatch.domain import automation, goal
+from midwatch.domain import automation_step, goal, goal_step
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.alert import SentAlert
 from midwatch.domain.automation import Automation
@@ -83,9 +83,9 @@ async def test_due_automations_come_earliest_first(store: Store) -> None:
 
 async def test_a_due_time_fires_once_with_many_schedulers(store: Store) -> None:
     await put(store, DAILY)
-    await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+    await store.apply(automation_step.fire(DAILY, NOW, TERMS, runs=False))
     with pytest.raises(Conflict):
-        await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+        await store.apply(automation_step.fire(DAILY, NOW, TERMS, runs=False))
     run = await store.find_open_run("am_1")
     assert run is not None
     assert (run.cause, run.cause_id, run.internal_key) == ("automation", "am_1", f"am_1@{NOW}")
@@ -97,9 +97,9 @@ async def test_a_due_time_fires_once_with_many_schedulers(store: Store) -> None:
 
 async def test_an_update_needs_the_current_revision(store: Store) -> None:
     await put(store, DAILY)
-    await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
+    await store.apply(automation_step.pause_automation(DAILY, NOW, "why", "ann"))
     with pytest.raises(Conflict):
-        await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
+        await store.apply(automation_step.pause_automation(DAILY, NOW, "why", "ann"))
 
 
 async def test_automations_deleted_long_ago_are_removed(store: Store) -> None:
@@ -144,9 +144,9 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
 
 async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: Store) -> None:
     await put(store, GOAL)
-    await store.apply(goal.wake(GOAL, NOW, MEANS))
+    await store.apply(goal_step.wake(GOAL, NOW, MEANS))
     with pytest.raises(Conflict):
-        await store.apply(goal.wake(GOAL, NOW, MEANS))
+        await store.apply(goal_step.wake(GOAL, NOW, MEANS))
     assert await store.list_due_goals(GOAL.deadline_at - 1) == []
     assert await store.find_next_goal_at() == GOAL.deadline_at
     assert [due_goal.id for due_goal in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
@@ -163,7 +163,7 @@ async def test_the_last_tasks_of_a_goal_may_run_beyond_its_deadline(store: Store
     aim = replace(GOAL, step=1)
     await put(store, aim)
     start = GOAL.deadline_at - 5 * SECOND
-    await store.apply(goal.begin(aim, work, start, MEANS))
+    await store.apply(goal_step.begin(aim, work, start, MEANS))
     last = start + int(goal.LAST_SECONDS * SECOND)
     assert await store.find_next_goal_at() == last
     assert await store.list_due_goals(last - 1) == []
@@ -205,7 +205,7 @@ async def test_it_is_known_whether_a_goal_is_open(store: Store, status: Any) -> 
 async def test_the_open_step_of_a_goal_is_found(store: Store) -> None:
     await put(store, GOAL)
     assert await store.find_open_step("g_1") is None
-    await store.apply(goal.wake(GOAL, NOW, MEANS))
+    await store.apply(goal_step.wake(GOAL, NOW, MEANS))
     step = await store.find_open_step("g_1")
     assert step is not None
     assert step.cause_id == "g_1"
@@ -234,7 +234,7 @@ async def end_run_and_handoff(store: Store) -> None:
 
 async def test_a_transferred_run_is_open_until_its_last_task_ends(store: Store) -> None:
     await put(store, DAILY)
-    await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
+    await store.apply(automation_step.fire(DAILY, NOW, TERMS, runs=False))
     for number in (1, 2):
         following = await transfer_running_task(store, number)
         assert await store.find_open_run("am_1") == following
@@ -247,12 +247,12 @@ async def test_open_runs_and_closed_sessions_hold_up_automations(store: Store) -
     some = [replace(DAILY, id=f"am_{number}", session_key=f"auto:{number}") for number in range(5)]
     await put(store, *some)
     for fired in (some[1], some[3]):
-        await store.apply(automation.fire(fired, NOW, TERMS, runs=False))
+        await store.apply(automation_step.fire(fired, NOW, TERMS, runs=False))
     for number in (2, 3):
         key = f"auto:{number}"
         await store.open_session(Session(key=key, gate_key=key, agent="demo", created_at=NOW, updated_at=NOW), ())
         await store.close_session(f"auto:{number}", NOW, ())
-    await store.apply(automation.fire(some[4], NOW, TERMS, runs=False))
+    await store.apply(automation_step.fire(some[4], NOW, TERMS, runs=False))
     run = await store.find_open_run("am_4")
     assert run is not None
     await store.apply(end(run, NOW, outcome="cancelled")[1])
@@ -263,7 +263,7 @@ async def test_open_runs_and_closed_sessions_hold_up_automations(store: Store) -
 
 async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(store: Store) -> None:
     await put(store, GOAL)
-    await store.apply(goal.wake(GOAL, NOW, MEANS))
+    await store.apply(goal_step.wake(GOAL, NOW, MEANS))
     following = await transfer_running_task(store, 1)
     assert await store.find_open_step("g_1") == following
     assert await store.list_due_goals(NOW + 5) == []

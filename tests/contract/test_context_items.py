@@ -13,7 +13,8 @@ from midwatch.domain.context_item import MOST_TAKEN, ContextItem, take_items
 from midwatch.domain.event import EventFilter, SessionClosed, event
 from midwatch.domain.handoff import take_over
 from midwatch.domain.store import Store
-from midwatch.domain.task import TRIES, Outcome, Task, TaskFilter, end, submit_task
+from midwatch.domain.task import TRIES, Outcome, Task, end, submit_task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.domain.waking import MOST_WAKES
 from midwatch.stores.verbs import task as task_verbs
 from records import CLOCK, a_task, claim_tasks, fence, put, submit_and_claim

@@ -17,7 +17,8 @@ from midwatch.base.errors import Conflict
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter, TaskProgress, event
 from midwatch.domain.store import Store
-from midwatch.domain.task import Summary, TaskFilter, end
+from midwatch.domain.task import end
+from midwatch.domain.task_store import Summary, TaskFilter
 from midwatch.domain.usage import QUARTER, By, UsageQuery, UsageRow
 from midwatch.live.bus import Bus
 from midwatch.stores.postgres import PostgresStore

@@ -32,7 +32,8 @@ from midwatch.domain.event import (
 from midwatch.domain.instance import Instance
 from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
-from midwatch.domain.task import TRANSITIONS, Claims, TaskFilter, end, guard_ownership, meta
+from midwatch.domain.task import TRANSITIONS, end, guard_ownership, meta
+from midwatch.domain.task_store import Claims, TaskFilter
 from midwatch.domain.turn_steps import Step
 from midwatch.stores.verbs.event import PRUNE_PAGE
 from records import CLOCK, OWNER, a_steer, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim

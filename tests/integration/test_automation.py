@@ -35,7 +35,8 @@ from midwatch.domain.automation import SPENT, Automation
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.store import Store
-from midwatch.domain.task import AUTOMATION_PAUSES, Task, TaskFilter
+from midwatch.domain.task import AUTOMATION_PAUSES, Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.loops.scheduler import Scheduler
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore

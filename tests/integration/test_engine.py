@@ -22,7 +22,7 @@ from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Commit
-from midwatch.domain.task import Claim, Claims
+from midwatch.domain.task_store import Claim, Claims
 from midwatch.engines.embedded import LEAD_POLL_SECONDS, NEIGHBOUR_SECONDS, EmbeddedEngine
 from midwatch.loops.rescuer import LIFE_CHECK_SECONDS
 from midwatch.running.slots import Slots

@@ -16,7 +16,8 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
-from midwatch.domain.goal import LAST_SECONDS, MOST_ERRORS, Goal
+from midwatch.domain.goal import LAST_SECONDS, Goal
+from midwatch.domain.goal_step import MOST_ERRORS
 from midwatch.domain.task import AUTOMATION_PAUSES, Task
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, tool
 from servers import until

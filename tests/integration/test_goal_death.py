@@ -17,7 +17,7 @@ from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.domain.goal import MOST_ERRORS
+from midwatch.domain.goal_step import MOST_ERRORS
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, ScriptedAgent
 

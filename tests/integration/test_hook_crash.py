@@ -18,7 +18,7 @@ from fakes.model_server import Model, serve
 from midwatch import Hook, HookDecision, HookMeta, Runtime, Settings
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.tools import Tool, tool
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.stores.sqlite import SqliteStore
 
 Subject = dict[str, Any]

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from midwatch.domain.identity import OWNER, Actor
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.stores.verbs import listing
 from serving import Served, client, serve_agents
 

@@ -24,7 +24,7 @@ from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.identity import Actor
 from midwatch.domain.session import Session
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import ScriptedAgent
 from servers import until

@@ -22,7 +22,7 @@ from midwatch import AgentError, Runtime, Settings, Task, Turn
 from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from midwatch.base.home import Home, ServerInfo
 from midwatch.domain.event import MessageUpdate
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.programs.guard import guard
 from midwatch.runtime.crew import Part
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, raise_, result, settle, wait_for

@@ -32,7 +32,8 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import EventFilter, ToolExecStart, event
 from midwatch.domain.session import Message
 from midwatch.domain.store import Commit
-from midwatch.domain.task import Task, TaskFilter
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle

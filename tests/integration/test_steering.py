@@ -17,7 +17,8 @@ from midwatch.base.errors import AgentError, Conflict, InvalidInput, LimitReache
 from midwatch.domain.event import EventFilter
 from midwatch.domain.session import Message
 from midwatch.domain.steering import MOST_QUEUED, STOP
-from midwatch.domain.task import Task, TaskFilter
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.testing import FakeClock, ScriptedAgent, receive, say
 from servers import until
 from serving import path_of, serve_agents, watch

@@ -16,7 +16,7 @@ import pytest
 from midwatch import Runtime, Settings, Task
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.changes import Changes
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.domain.worktree import Worktree
 from midwatch.programs.git import GitProgram
 from records import claim_tasks, put

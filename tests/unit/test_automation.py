@@ -27,8 +27,10 @@ from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.schedule import Schedule, parse_moment
 from midwatch.domain import automation as rules
+from midwatch.domain import automation_step as steps
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT, TRANSITIONS, Automation
+from midwatch.domain.automation import OVER, SPENT, TRANSITIONS, Automation
+from midwatch.domain.automation_step import LATE_SECONDS, MOST_FAILURES
 from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.store import Store
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, end
@@ -64,7 +66,7 @@ def payloads(changes: Changes, kind: str) -> list[dict[str, Any]]:
 
 
 def fire(automation: Automation, now: int = NOW, *, runs: bool = False) -> Changes:
-    return rules.fire(automation, now, TERMS, runs=runs)
+    return steps.fire(automation, now, TERMS, runs=runs)
 
 
 def task_of(changes: Changes) -> Task | None:
@@ -274,12 +276,12 @@ def test_fresh_runs_have_separate_sessions_and_one_gate() -> None:
 
 def test_run_now_counts_and_does_not_change_the_schedule() -> None:
     automation = hourly(next_run_at=NOW + HOUR, max_runs=2, jitter_seconds=600.0)
-    task, changes = rules.run_now(automation, NOW, TERMS, actor="bob")
+    task, changes = steps.run_now(automation, NOW, TERMS, actor="bob")
     moved = after(automation, changes)
     assert (moved.run_count, moved.next_run_at, moved.last_run_at) == (1, NOW + HOUR, NOW)
     assert (task.due_at, task.wait) == (NOW, None)
     assert [event.actor for event in changes.events] == ["bob", "bob"]
-    _, last = rules.run_now(moved, NOW + 1, TERMS)
+    _, last = steps.run_now(moved, NOW + 1, TERMS)
     assert after(moved, last).next_run_at is None
 
 
@@ -289,7 +291,7 @@ RUNNING = hourly(run_count=3, next_run_at=NOW + HOUR, consecutive_failures=2, ro
 
 
 def settle(automation: Automation, task: Task, thread: str | None = None) -> tuple[Automation, Changes]:
-    changes = rules.settle(automation, task, NOW + HOUR // 2, thread)
+    changes = steps.settle(automation, task, NOW + HOUR // 2, thread)
     return after(automation, changes), changes
 
 
@@ -411,7 +413,7 @@ def test_an_automation_paused_or_deleted_during_a_run_stays_so(status: rules.Sta
 def test_a_run_continues_the_thread_unless_each_run_is_fresh() -> None:
     moved, changes = settle(RUNNING, end_run("ok"), "th_1")
     assert moved.resume_thread_id == "th_1"
-    assert "resume_thread_id" not in rules.settle(moved, end_run("ok"), NOW, "th_1").updates[0].fields
+    assert "resume_thread_id" not in steps.settle(moved, end_run("ok"), NOW, "th_1").updates[0].fields
     assert settle(replace(RUNNING, fresh=True), end_run("ok"), "th_1")[0].resume_thread_id is None
     assert settle(RUNNING, end_run("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
     assert len(changes.updates) == 1
@@ -424,17 +426,17 @@ async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -
     ((task, _),) = (await store.claim(claim_request(), NOW)).taken
     stored = await store.get_automation("am_1")
     assert stored is not None
-    await store.apply(rules.pause_automation(stored, NOW, "a holiday", "ann"))
+    await store.apply(steps.pause_automation(stored, NOW, "a holiday", "ann"))
     done, step = end(task, NOW, outcome="ok", result="found it")
     step = step._replace(fence=fence(task))
     with pytest.raises(Conflict):  # a conflict, not a lost lease: the worker computes the end again
-        await store.apply(step.plus(rules.settle(stored, done, NOW)))
+        await store.apply(step.plus(steps.settle(stored, done, NOW)))
     still = await store.get_task(task.id)
     assert still is not None
     assert still.status == "running"
     newer = await store.get_automation("am_1")
     assert newer is not None
-    await store.apply(step.plus(rules.settle(newer, done, NOW)))
+    await store.apply(step.plus(steps.settle(newer, done, NOW)))
     after_all = await store.get_task(task.id)
     assert after_all is not None
     assert (after_all.status, after_all.result) == ("done", "found it")
@@ -451,7 +453,7 @@ def test_an_unreadable_schedule_does_not_block_the_end_of_a_run() -> None:
 def test_resuming_resets_failures_and_skips_missed_runs() -> None:
     automation = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
     later = NOW + 100 * HOUR + 5
-    changes = rules.resume_automation(automation, later, "ann")
+    changes = steps.resume_automation(automation, later, "ann")
     moved = after(automation, changes)
     assert (moved.status, moved.paused_why, moved.consecutive_failures) == ("active", None, 0)
     assert moved.next_run_at == NOW + 101 * HOUR
@@ -461,21 +463,21 @@ def test_resuming_resets_failures_and_skips_missed_runs() -> None:
 
 def test_an_automation_without_a_next_time_is_not_resumed() -> None:
     with pytest.raises(InvalidInput, match="its time has passed; set a new schedule with `midwatch automation edit`"):
-        rules.resume_automation(once(status="paused", next_run_at=None), NOW, None)
+        steps.resume_automation(once(status="paused", next_run_at=None), NOW, None)
     with pytest.raises(InvalidInput, match="all its runs; raise max_runs") as refused:
-        rules.resume_automation(hourly(status="paused", max_runs=1, run_count=1), NOW, None)
+        steps.resume_automation(hourly(status="paused", max_runs=1, run_count=1), NOW, None)
     assert refused.value.field == "max_runs"
 
 
 @pytest.mark.parametrize(("one", "why"), [(once(), OVER), (hourly(max_runs=1, run_count=1), SPENT)])
 def test_a_restored_automation_without_a_next_time_is_paused(one: Automation, why: str) -> None:
     deleted = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
-    moved = after(deleted, rules.resume_automation(deleted, NOW + 1, "ann"))
+    moved = after(deleted, steps.resume_automation(deleted, NOW + 1, "ann"))
     assert (moved.status, moved.paused_why, moved.deleted_at, moved.next_run_at) == ("paused", why, None, None)
 
 
 def test_pausing_stores_the_reason() -> None:
-    moved = after(hourly(), rules.pause_automation(hourly(), NOW, "a holiday", "ann"))
+    moved = after(hourly(), steps.pause_automation(hourly(), NOW, "a holiday", "ann"))
     assert (moved.status, moved.paused_why, moved.next_run_at) == ("paused", "a holiday", None)
 
 
@@ -485,10 +487,10 @@ def test_pausing_stores_the_reason() -> None:
 def test_only_the_four_placeholders_are_filled_in() -> None:
     text = "{{now}} {{date}} {{time}} {{unix}} {{date}}"
     at = parse_moment("2026-03-02T23:30:05.999999+00:00", 0, "UTC")
-    assert rules.render(text, at, "Asia/Kolkata") == (
+    assert steps.render(text, at, "Asia/Kolkata") == (
         f"2026-03-03T05:00:05+05:30 2026-03-03 05:00:05 {at // SECOND} 2026-03-03"
     )
-    assert rules.render("{{date}}", at, "America/New_York") == "2026-03-02"
+    assert steps.render("{{date}}", at, "America/New_York") == "2026-03-02"
 
 
 @pytest.mark.parametrize(
@@ -501,11 +503,11 @@ def test_only_the_four_placeholders_are_filled_in() -> None:
     ],
 )  # fmt: skip
 def test_all_other_text_is_literal(text: str) -> None:
-    assert rules.render(text, NOW, "UTC") == text
+    assert steps.render(text, NOW, "UTC") == text
 
 
 def test_inserted_text_is_not_expanded_again() -> None:
-    assert rules.render("{{{{unix}}}}", NOW, "UTC") == f"{{{{{NOW // SECOND}}}}}"
+    assert steps.render("{{{{unix}}}}", NOW, "UTC") == f"{{{{{NOW // SECOND}}}}}"
 
 
 def test_normalising_is_idempotent() -> None:

@@ -20,7 +20,7 @@ import pytest
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
 from midwatch.base.schedule import host_zone, parse_moment
-from midwatch.domain import automation as rules
+from midwatch.domain import automation_step as steps
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import OVER, SPENT, Automation
 from midwatch.domain.changes import Changes
@@ -75,7 +75,7 @@ async def fire_due(store: InterferingStore, clock: FakeClock, automation: Automa
     """Fire an automation that is due."""
     assert automation.next_run_at is not None
     clock.set(automation.next_run_at)
-    await store.apply(rules.fire(automation, clock.now(), AgentTerms(), runs=False))
+    await store.apply(steps.fire(automation, clock.now(), AgentTerms(), runs=False))
     task = await store.find_open_run(automation.id)
     assert task is not None
     return task
@@ -389,7 +389,7 @@ async def end_run(store: InterferingStore, clock: FakeClock, automation_id: str,
     automation = await store.get_automation(automation_id)
     assert automation is not None
     ended_task, changes = end(claim.task, clock.now(), outcome=outcome, error="x" if outcome != "ok" else None)
-    await store.apply(changes.plus(rules.settle(automation, ended_task, clock.now())))
+    await store.apply(changes.plus(steps.settle(automation, ended_task, clock.now())))
 
 
 async def test_raising_max_runs_during_the_last_run_continues(

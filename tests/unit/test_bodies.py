@@ -10,16 +10,8 @@ from pydantic import ValidationError
 
 from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import parse_message
-from midwatch.api.bodies import (
-    MAX_TEXTS,
-    MAX_VALUES,
-    AutomationBody,
-    HandoffBody,
-    ImportBody,
-    Strict,
-    SubmitBody,
-    check_structure,
-)
+from midwatch.api.bodies import AutomationBody, HandoffBody, ImportBody, SubmitBody
+from midwatch.api.body_checks import MAX_TEXTS, MAX_VALUES, Strict, check_structure
 from midwatch.base.errors import InvalidInput
 
 MANY = MAX_VALUES + 1

@@ -14,27 +14,20 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
-from midwatch.domain.goal import (
+from midwatch.domain.goal import OPEN, TRANSITIONS, Goal, Means, Templates, means_of, normalise, validate
+from midwatch.domain.goal_step import (
     LONGEST_DELAY,
     MOST_ALIKE,
     MOST_ERRORS,
-    OPEN,
     SHORTEST_DELAY,
-    TRANSITIONS,
-    Goal,
-    Means,
-    Templates,
     advance,
     begin,
     complete_goal,
     delay_goal,
-    means_of,
-    normalise,
     over_budget,
     pause_goal,
     prompt_of,
     time_out_goal,
-    validate,
     wake,
 )
 from midwatch.domain.session import gate_key

@@ -12,6 +12,7 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound, UnknownAgent
 from midwatch.domain import goal as rules
+from midwatch.domain import goal_step as steps
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.event import EventFilter
@@ -63,7 +64,7 @@ class Desk:
         """Add the next step of the goal, running or pending."""
         means = await rules.means_of(goal, self.terms, rules.Templates())
         current = await self.goals.get(goal.id)
-        await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
+        await self.store.apply(steps.begin(current, "step", self.clock.now(), means))
         if runs:
             await self.store.claim(claim_request(), self.clock.now())
         step = await self.store.find_open_step(goal.id)
@@ -298,7 +299,7 @@ async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> N
         status="cancelled", outcome="cancelled", completed_at=desk.clock.now()
     )
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
-    await desk.store.apply(rules.advance(resumed, EndedAttempt(ended_task), desk.clock.now(), means))
+    await desk.store.apply(steps.advance(resumed, EndedAttempt(ended_task), desk.clock.now(), means))
     assert (await desk.goals.get(goal.id)).status == "active"
 
 
@@ -398,7 +399,7 @@ async def test_only_the_running_step_can_signal(desk: Desk) -> None:
         await desk.goals.complete(goal.id, evidence="x", in_step=old.id)
     stopped = Update("task", old.id, {"status": "cancelled"}, {**guard_ownership(await desk.task(old))})
     await desk.store.apply(Changes(updates=(stopped,)))
-    verify = rules.begin(
+    verify = steps.begin(
         await desk.goals.get(goal.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})
     )
     await desk.store.apply(verify)

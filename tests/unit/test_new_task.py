@@ -9,7 +9,7 @@ import pytest
 
 from midwatch.base.clock import SECOND, SystemClock, iso
 from midwatch.base.trace import incoming
-from midwatch.domain import automation, goal, handoff, steering, waking
+from midwatch.domain import automation_step, goal, goal_step, handoff, steering, waking
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes
 from midwatch.domain.context_item import make_item
@@ -52,7 +52,7 @@ def request_trace() -> Iterator[None]:
 
 def fire(**fields: Any) -> Changes:
     due = an_automation(NOW, id="am_1", creator="ada", next_run_at=NOW, budget={"usd": 1.0}, **fields)
-    return automation.fire(due, NOW, TERMS, runs=False)
+    return automation_step.fire(due, NOW, TERMS, runs=False)
 
 
 def hand_over(form: handoff.Form) -> Changes:
@@ -91,16 +91,16 @@ CASES: dict[str, Case] = {
     ),
     "automation, later": (lambda: fire(jitter_seconds=100.0), {"cause": "automation", "wait": "delay"}),
     "automation, now": (
-        lambda: automation.run_now(AUTOMATION, NOW, TERMS)[1],
+        lambda: automation_step.run_now(AUTOMATION, NOW, TERMS)[1],
         {"cause": "automation", "cause_id": "am_1", "internal_key": "am_1@now:0"},
     ),
     "goal": (
-        lambda: goal.begin(GOAL, "step", NOW, MEANS),
+        lambda: goal_step.begin(GOAL, "step", NOW, MEANS),
         {"cause": "goal", "cause_id": "g_1", "creator": "ada", "session_key": "goal:1", "max_attempts": 1,
          "timeout_seconds": 60.0, "on_crash": "rerun", "budget": {"tokens": 10}, "account_id": "g_1"},
     ),
     "goal, verify": (
-        lambda: goal.begin(GOAL, "verify", NOW, MEANS),
+        lambda: goal_step.begin(GOAL, "verify", NOW, MEANS),
         {"cause": "goal", "agent": "judge", "session_key": "goal:g_1|thread:verify-0"},
     ),
     "handoff, delegate": (
@@ -185,7 +185,7 @@ def test_a_message_left_by_a_task_without_a_trace_belongs_to_the_request_that_en
 
 
 def test_a_requested_run_records_its_requester() -> None:
-    task, changes = automation.run_now(AUTOMATION, NOW, TERMS, actor="bob")
+    task, changes = automation_step.run_now(AUTOMATION, NOW, TERMS, actor="bob")
     assert [event.actor for event in changes.events] == ["bob", "bob"]
     assert task.creator == "ada"
 

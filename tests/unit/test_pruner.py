@@ -11,7 +11,8 @@ import pytest
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import Pruned
 from midwatch.domain.store import Store
-from midwatch.domain.task import TaskFilter, end
+from midwatch.domain.task import end
+from midwatch.domain.task_store import TaskFilter
 from midwatch.loops.pruner import FIRST_PRUNE_SECONDS, PRUNE_SECONDS, Pruner, Retention
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import event

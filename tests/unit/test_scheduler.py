@@ -20,12 +20,14 @@ from midwatch.base.clock import LONGEST_NAP, SECOND, iso
 from midwatch.base.errors import Conflict, StoreUnavailable
 from midwatch.base.schedule import Schedule
 from midwatch.domain import automation as rules
+from midwatch.domain import automation_step as steps
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.event import EventFilter
 from midwatch.domain.session import Session
-from midwatch.domain.task import Task, TaskFilter
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.loops.scheduler import BATCH, PAUSE_SECONDS, Scheduler
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, settle
@@ -405,7 +407,7 @@ async def test_an_automation_deleted_or_changed_since_the_query_is_not_fired(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     automation = await put(store, clock, next_run_at=clock.now())
-    await store.apply(rules.pause_automation(automation, clock.now(), "why", None))
+    await store.apply(steps.pause_automation(automation, clock.now(), "why", None))
     await scheduler._fire(automation)
     assert await store.list_runs(automation.id) == []
     changed = await put(store, clock, id="am_2", next_run_at=clock.now())

@@ -9,7 +9,7 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, InvalidInput, NotFound, UnknownAgent
 from midwatch.domain.event import EVERYTHING
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.services.sessions import PAGE, Sessions
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore

@@ -36,11 +36,11 @@ from midwatch.domain.task import (
     Status,
     Stop,
     Task,
-    TaskFilter,
     end,
     guard_ownership,
     start_notice,
 )
+from midwatch.domain.task_store import TaskFilter
 from midwatch.services.tasks import Limits, Tasks
 from records import CLOCK, a_task, claim_request, claim_tasks, fence, submit_and_claim
 

@@ -28,7 +28,8 @@ from midwatch.domain.event import (
 from midwatch.domain.rule import Decision, Judge, Ruling
 from midwatch.domain.session import Message
 from midwatch.domain.store import Store
-from midwatch.domain.task import Claim, Task, guard_ownership
+from midwatch.domain.task import Task, guard_ownership
+from midwatch.domain.task_store import Claim
 from midwatch.running.host import Host
 from midwatch.running.run import Run
 from midwatch.running.slots import Slots

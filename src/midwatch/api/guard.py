@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midwatch.api.admission import Admission, Call
-from midwatch.api.bodies import check_structure
+from midwatch.api.body_checks import check_structure
 from midwatch.api.dependencies import ACTOR, CALL
 from midwatch.api.permissions import Permissions
 from midwatch.api.refusal import LogLimiter

@@ -16,7 +16,7 @@ from midwatch.base.version import __version__
 from midwatch.desk.desk import Desk
 from midwatch.domain.channel import Status
 from midwatch.domain.identity import AnyActor
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 
 __all__ = ["MEDIA_TYPE", "render"]
 

@@ -15,7 +15,7 @@ from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView
 
 MOST_HANDOFFS = 100

@@ -362,7 +362,7 @@ async def check_drift(runtime: Runtime) -> list[Finding]:
     """Check that the streams of all agents were understood in the last days. A later success makes it a warning."""
     from midwatch.agents.streams.drift import MARK
     from midwatch.base.clock import SECOND
-    from midwatch.domain.task import TaskFilter
+    from midwatch.domain.task_store import TaskFilter
 
     since = runtime.clock.now() - int(DRIFT_DAYS * 86400 * SECOND)
     failed = await runtime.store.list_tasks(TaskFilter(statuses=("failed",), limit=MOST_FAILURES))

@@ -19,7 +19,7 @@ from midwatch.domain.instance import InstanceStore, LiveStore
 from midwatch.domain.rule import RuleStore
 from midwatch.domain.session import SessionStore
 from midwatch.domain.steering import SteerStore
-from midwatch.domain.task import TaskStore
+from midwatch.domain.task_store import TaskStore
 from midwatch.domain.turn_steps import StepStore
 from midwatch.domain.usage import UsageStore
 from midwatch.domain.watch_state import StateStore

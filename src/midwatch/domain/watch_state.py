@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from midwatch.domain.event import Event
 from midwatch.domain.session import Fault, Message, View
 from midwatch.domain.steering import Steer
-from midwatch.domain.task import Summary, Task
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import Summary
 
 MESSAGES_SHOWN = 200
 

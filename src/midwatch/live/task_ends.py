@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from midwatch.domain.event import Event, EventFilter
-from midwatch.domain.task import Task, TaskStore
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import TaskStore
 from midwatch.live.subscriptions import Subscriptions, try_again
 
 EndFunction = Callable[[Task], Awaitable[object]]

@@ -15,8 +15,9 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
-from midwatch.domain import automation as automations
+from midwatch.domain import automation_step as automations_step
 from midwatch.domain import goal as goals
+from midwatch.domain import goal_step as goals_step
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.goal import Goal, Templates
@@ -85,17 +86,17 @@ class Scheduler(LeaderLoop):
     async def _fire(self, automation: Automation, held: frozenset[Hold] = frozenset()) -> None:
         try:
             if "closed" in held:
-                await self._store.apply(automations.pause_for_closed_session(automation, self._clock.now()))
+                await self._store.apply(automations_step.pause_for_closed_session(automation, self._clock.now()))
                 return
             runs = "runs" in held and await self._store.find_open_run(automation.id) is not None
             terms = await self._terms(automation.agent)
             try:
-                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
+                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=runs))
             except Conflict:
                 if await self._store.get_automation(automation.id) != automation:
                     return  # another process has fired or changed it
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
-                await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
+                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
             log.debug("automation %s was started or changed by another process", automation.id)
         except StoreError as problem:
@@ -113,7 +114,7 @@ class Scheduler(LeaderLoop):
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
-            await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
+            await self._store.apply(goals_step.wake(goal, self._clock.now(), means, thread))
         except Conflict:
             log.debug("goal %s was continued or changed by another process", goal.id)
         except StoreError as problem:

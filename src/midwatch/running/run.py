@@ -20,8 +20,9 @@ from midwatch.domain.backoff import pause_before
 from midwatch.domain.budget import Meter, Over
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
-from midwatch.domain.task import Claim, end, has_past
+from midwatch.domain.task import end, has_past
 from midwatch.domain.task_step import TaskStep
+from midwatch.domain.task_store import Claim
 from midwatch.running.delegation import Delegations
 from midwatch.running.host import Host
 from midwatch.running.inbox import Inbox

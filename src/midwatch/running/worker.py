@@ -23,8 +23,9 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import LoopError, TaskLate, event
 from midwatch.domain.handoff import finish_transfer
 from midwatch.domain.session import Session
-from midwatch.domain.task import Claim, Task, end, has_conversation, has_past, meta, touch_session
+from midwatch.domain.task import Task, end, has_conversation, has_past, meta, touch_session
 from midwatch.domain.task_step import TaskStep
+from midwatch.domain.task_store import Claim
 from midwatch.running.host import Host
 from midwatch.running.open_agents import OpenAgents
 from midwatch.running.outcome import (

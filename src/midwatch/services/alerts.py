@@ -13,7 +13,7 @@ from midwatch.domain import alert as rules
 from midwatch.domain.alert import SILENT_SECONDS, Alert
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.services.authorization import authorize
 
 log = logging.getLogger("midwatch.watchdog")

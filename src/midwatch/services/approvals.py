@@ -10,7 +10,7 @@ from midwatch.domain.agent import Choice
 from midwatch.domain.approval import ALWAYS, Approval, Status, choose, make_rule, resolve
 from midwatch.domain.budget_question import UNANSWERED, answer_question
 from midwatch.domain.changes import Changes
-from midwatch.domain.goal import raise_goal
+from midwatch.domain.goal_step import raise_goal
 from midwatch.domain.identity import Actor, AnyActor, actor_name
 from midwatch.domain.rule import Judge, leave_to_people
 from midwatch.domain.store import Store

@@ -14,6 +14,7 @@ from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, next_run_at, parse_moment, upcoming
 from midwatch.domain import automation as rules
+from midwatch.domain import automation_step as steps
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import TRANSITIONS, Automation, Status, Times, normalise, validate
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
@@ -207,7 +208,7 @@ class Automations(ManagedRecords[Automation]):
             _refuse_deleted(automation)
             if automation.status == "paused":
                 return Changes()
-            return rules.pause_automation(automation, now, why, actor_name(actor))
+            return steps.pause_automation(automation, now, why, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
 
@@ -217,7 +218,7 @@ class Automations(ManagedRecords[Automation]):
         async def change(automation: Automation, now: int) -> Changes:
             if automation.status == "active":
                 return Changes()
-            return rules.resume_automation(automation, now, actor_name(actor))
+            return steps.resume_automation(automation, now, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
 
@@ -230,7 +231,7 @@ class Automations(ManagedRecords[Automation]):
                 return Changes()
             run = await self._store.find_open_run(automation.id)
             stopped, stop = await stop_work(self._store, run, now, name)
-            return rules.delete_automation(automation, now, stopped, name).plus(stop)
+            return steps.delete_automation(automation, now, stopped, name).plus(stop)
 
         return await self._change(automation_id, change, actor)
 
@@ -251,7 +252,7 @@ class Automations(ManagedRecords[Automation]):
             if session is not None and session.status == "closed":
                 raise Conflict(f"session {session.key} is closed; to open it again, create it with the same key.")
             terms, now = await self._terms(automation.agent), self._clock.now()
-            return rules.run_now(automation, now, terms, actor=actor_name(actor), submitter=self._submitter)
+            return steps.run_now(automation, now, terms, actor=actor_name(actor), submitter=self._submitter)
 
         return await apply_with_retry(self._store, f"automation {automation_id}", compute)
 

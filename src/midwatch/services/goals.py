@@ -15,6 +15,7 @@ from midwatch.base.errors import Conflict, Forbidden, InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
+from midwatch.domain import goal_step as steps
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
@@ -97,7 +98,7 @@ class Goals(ManagedRecords[Goal]):
         check(goal.objective, {"workdir": goal.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=goal.id, objective=goal.objective, deadline_at=iso(goal.deadline_at) or "")
         try:
-            account = rules.open_goal_account(goal, await self._terms(goal.agent))
+            account = steps.open_goal_account(goal, await self._terms(goal.agent))
             await self._store.apply(
                 Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
             )
@@ -165,7 +166,7 @@ class Goals(ManagedRecords[Goal]):
             _check_open(goal)
             if goal.status == "paused":
                 return Changes()
-            step = rules.pause_goal(goal, now, why, actor=actor_name(actor))
+            step = steps.pause_goal(goal, now, why, actor=actor_name(actor))
             return step.plus(await self._stop_step(goal, now, actor))
 
         await self._change(goal_id, change, actor)
@@ -184,7 +185,7 @@ class Goals(ManagedRecords[Goal]):
             _check_can_continue(goal, now)
             status: Status = "waiting_for_session" if not goal.step and await self._lacks_thread(goal) else "active"
             fields = {
-                **rules.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
+                **steps.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
             }  # fmt: skip
             resumed = GoalChanged(goal_id=goal.id, fields=("status",), status=status)
             return change_record(goal, resumed, now, actor_name(actor), **fields)
@@ -232,7 +233,7 @@ class Goals(ManagedRecords[Goal]):
             if in_step:
                 _check_step(goal, in_step)
                 return Changes(updates=(update_record(goal, now, proposal="complete", evidence=proof),))
-            step = rules.complete_goal(goal, now, actor=actor_name(actor), evidence=proof)
+            step = steps.complete_goal(goal, now, actor=actor_name(actor), evidence=proof)
             return step.plus(await self._stop_step(goal, now, actor))
 
         goal = await self._change(goal_id, change, None if in_step else actor)
@@ -247,7 +248,7 @@ class Goals(ManagedRecords[Goal]):
         async def change(goal: Goal, now: int) -> Changes:
             if in_step and goal.open:
                 _check_step(goal, in_step)
-            return rules.delay_goal(goal, now, seconds, reason, actor_name(actor))
+            return steps.delay_goal(goal, now, seconds, reason, actor_name(actor))
 
         return await self._change(goal_id, change, None if in_step else actor)
 
@@ -276,13 +277,13 @@ class Goals(ManagedRecords[Goal]):
     async def _set_limits(self, before: Goal, after: Goal, edited: Set[str], now: int) -> Changes:
         """Return the changes that give the account of a goal its new limits, if they were edited."""
         terms = await self._terms(after.agent)
-        mode = rules.choose_mode(after, terms)
-        if not edited & ACCOUNT_FIELDS and mode == rules.choose_mode(before, terms):
+        mode = steps.choose_mode(after, terms)
+        if not edited & ACCOUNT_FIELDS and mode == steps.choose_mode(before, terms):
             return Changes()
         account = next(iter(await self._store.read_accounts([after.id])), None)
         if account is None:
             return Changes()
-        return await change_limits(self._store, account, rules.limits_of(after), mode, now)
+        return await change_limits(self._store, account, steps.limits_of(after), mode, now)
 
     # -- internal ----------------------------------------------------------------------------------------------------
 
@@ -342,7 +343,7 @@ def _check_step(goal: Goal, task_id: str) -> None:
 
 def _check_can_continue(goal: Goal, now: int) -> None:
     """Raise Conflict if the goal would be paused again at once: a budget is spent, or the deadline has passed."""
-    if over := rules.over_budget(goal):
+    if over := steps.over_budget(goal):
         raise Conflict(f"{over.why}; increase the budget with `{over.remedy}`.")
     if now >= goal.deadline_at:
         raise Conflict("the deadline has passed; set a later one with `midwatch goal edit`, or create a new goal.")

@@ -9,7 +9,8 @@ from midwatch.base.errors import Conflict
 from midwatch.domain.account import Account, build_account, list_ids, scope_of
 from midwatch.domain.budget import NO_LIMITS, Budget
 from midwatch.domain.changes import Changes
-from midwatch.domain.goal import Goal, raise_goal
+from midwatch.domain.goal import Goal
+from midwatch.domain.goal_step import raise_goal
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task

@@ -23,7 +23,8 @@ from midwatch.domain.rule import check_policy
 from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, announce_message, check_key, gate_key
 from midwatch.domain.steering import SEND_MODES, SendMode, SendResult
 from midwatch.domain.store import Store
-from midwatch.domain.task import Status, Task, TaskFilter
+from midwatch.domain.task import Status, Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.services.authorization import authorize
 from midwatch.services.records import require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir

@@ -17,7 +17,7 @@ from midwatch.base.schedule import find_zone, host_zone
 from midwatch.domain.event import Event
 from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.store import Store
-from midwatch.domain.task import TaskFilter
+from midwatch.domain.task_store import TaskFilter
 from midwatch.domain.usage import By, UsageQuery, add_up, group_rows
 from midwatch.services.approvals import Approvals
 from midwatch.services.authorization import Owner, allows, authorize

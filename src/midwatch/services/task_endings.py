@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from midwatch.base.clock import Clock
-from midwatch.domain import automation, goal, handoff
+from midwatch.domain import automation_step, goal, goal_step, handoff
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import resolve
 from midwatch.domain.budget import Spending
@@ -102,12 +102,12 @@ class TaskEndings:
             return Changes()
         if task.cause == "automation":
             owner = await self._store.get_automation(task.cause_id)
-            return automation.settle(owner, task, now, ended.thread_id) if owner else Changes()
+            return automation_step.settle(owner, task, now, ended.thread_id) if owner else Changes()
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
                 ended = await self._add_account(ended, aim.id, charges)
-                return goal.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
+                return goal_step.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()
 
     async def _add_account(self, ended: EndedAttempt, account_id: str, charges: Sequence[Charge]) -> EndedAttempt:

@@ -21,8 +21,9 @@ from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import OUTSIDE, TRIES, Summary, Task, TaskFilter, new_task
+from midwatch.domain.task import OUTSIDE, TRIES, Task, new_task
 from midwatch.domain.task_step import TaskStep
+from midwatch.domain.task_store import Summary, TaskFilter
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.child_tasks import attach_retry, attach_task

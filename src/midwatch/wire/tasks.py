@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from midwatch.domain.fields import Example
-from midwatch.domain.task import Summary, Task
+from midwatch.domain.task import Task
+from midwatch.domain.task_store import Summary
 from midwatch.wire.approvals import ApprovalInfo
 from midwatch.wire.budgets import BudgetInfo
 from midwatch.wire.deliveries import DeliveryInfo

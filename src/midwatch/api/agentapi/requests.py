@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from midwatch.api.agentapi.bodies import ErrorDetail, MessageRequestBody
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
-from midwatch.api.bodies import check_structure
+from midwatch.api.body_checks import check_structure
 from midwatch.api.guard import read_body
 from midwatch.base.errors import InvalidInput
 

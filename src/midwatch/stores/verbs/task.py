@@ -16,7 +16,8 @@ from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
 from midwatch.domain.listing import Listing
 from midwatch.domain.store import STEP_SECONDS
-from midwatch.domain.task import OPEN, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
+from midwatch.domain.task import OPEN, Task
+from midwatch.domain.task_store import Claim, Claims, SubmitResult, Summary, TaskFilter
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs import account, usage
 from midwatch.stores.verbs.changes import add_deliveries, apply

@@ -1,0 +1,277 @@
+"""Steps of automations: start or skip a due run, update the automation after a run, and changes by people.
+
+All functions are pure: each computes one step, which is written together with the start or the end of a task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from midwatch.base.clock import SECOND, iso
+from midwatch.base.errors import InvalidInput
+from midwatch.base.ids import new_id
+from midwatch.base.schedule import count_missed, next_run_at
+from midwatch.base.text import cut
+from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation
+from midwatch.domain.budget import Budget
+from midwatch.domain.changes import Changes, change_record, event_about, update_record
+from midwatch.domain.channel import Delivery, notify
+from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
+from midwatch.domain.lineage import extend_path
+from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
+
+MOST_FAILURES = 3
+"""After this many failed runs in a row the automation is paused."""
+
+
+LATE_SECONDS = 90.0
+"""A run counts as on time if it starts at most this many seconds late."""
+
+
+RESULT_SHOWN = 300
+
+
+def render(prompt: str, now: int, zone: str) -> str:
+    """Return the prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` replaced by their values."""
+    if "{{" not in prompt:
+        return prompt
+    at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
+    values = {
+        "{{now}}": at.isoformat(timespec="seconds"),
+        "{{date}}": at.strftime("%Y-%m-%d"),
+        "{{time}}": at.strftime("%H:%M:%S"),
+        "{{unix}}": str(now // SECOND),
+    }
+    for name, value in values.items():
+        prompt = prompt.replace(name, value)
+    return prompt
+
+
+def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> Changes:
+    """Return the step that starts or skips the due run of an automation, and that sets the time of the next run.
+
+    If the automation cannot run any more, the step pauses it. `runs` is whether the last run is still open.
+    """
+    due = automation.next_run_at
+    assert due is not None
+    if automation.exhausted:
+        return pause_automation(automation, now, SPENT, None)
+    try:
+        times = automation.times
+    except InvalidInput as problem:
+        remedy = f"Set a new one: midwatch automation edit {automation.id}"
+        return pause_and_notify(automation, now, f"its schedule cannot be read: {problem}", remedy)
+    following = next_run_at(times, max(now, due))
+    late = now - due > LATE_SECONDS * SECOND
+    reason = "overlap" if runs else _lateness(automation, now - due) if late else None
+    events: tuple[Event, ...] = ()
+    if reason is not None:
+        count = max(1, count_missed(times, due - 1, now)) if late else 1
+        at = iso(due) or ""
+        missed = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=at, count=count)
+        if reason != "caught_up":
+            return _skip_run(automation, now, following, missed)
+        events = (event_about(automation, missed, now),)
+    task = build_run(automation, now, due, terms, key=f"{automation.id}@{due}")
+    return _start_run(automation, task, now, due, following, events)
+
+
+def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
+    """Pause an automation that cannot run, and send a notice to its route."""
+    notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
+    return pause_automation(automation, now, why, None)._replace(deliveries=notice)
+
+
+def pause_for_closed_session(automation: Automation, now: int) -> Changes:
+    """Pause an automation whose session is closed."""
+    remedy = f"Open {automation.session_key} again, then resume it: midwatch automation resume {automation.id}"
+    return pause_and_notify(automation, now, CLOSED, remedy)
+
+
+def _lateness(automation: Automation, late: int) -> str:
+    """Return "caught_up" if a run that is late by `late` microseconds still starts, or "late" if it is skipped."""
+    within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
+    return "caught_up" if automation.missed == "once" or within else "late"
+
+
+def run_now(
+    automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
+) -> tuple[Task, Changes]:
+    """Start a run outside the schedule. Like every run, it counts towards `max_runs`."""
+    task = build_run(
+        automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
+    )
+    return task, _start_run(automation, task, now, now, automation.next_run_at, (), actor)
+
+
+def _skip_run(automation: Automation, now: int, following: int | None, missed: AutomationMissed) -> Changes:
+    fields: dict[str, Any] = {"next_run_at": following}
+    events, notice = [event_about(automation, missed, now)], tuple[Delivery, ...]()
+    if following is None:
+        fields |= {"status": "paused", "paused_why": OVER}
+        events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
+        text = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
+        notice = _notice(automation, text, automation.id, now) if missed.reason == "late" else ()
+    return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
+
+
+def build_run(
+    automation: Automation,
+    now: int,
+    due: int,
+    terms: AgentTerms,
+    *,
+    key: str,
+    submitter: str | None = None,
+    jitter: bool = True,
+) -> Task:
+    """Build the task of one run."""
+    task_id = new_id("t", now)
+    later = _jitter(automation, due) if jitter else 0
+    session = automation.session_key
+    if automation.fresh:  # a session of its own, behind the same gate
+        session = f"{session}|message:{task_id}"
+    return new_task(
+        now, render(automation.prompt, now + later, automation.times.zone), automation.agent, session,
+        task_id=task_id, delay=later, cause="automation", cause_id=automation.id, creator=automation.creator,
+        route=automation.route, workdir=automation.workdir,
+        dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
+        worktree={"id": new_id("w", now)} if automation.worktree else None,
+        timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
+        on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
+        internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
+        on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
+        approvals=automation.approvals, account_id=automation.account_id,
+        trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
+    )  # fmt: skip
+
+
+def _jitter(automation: Automation, due: int) -> int:
+    """Return by how many microseconds this run is delayed; the value is always the same for one run."""
+    if not automation.jitter_seconds:
+        return 0
+    part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
+    return int(part * automation.jitter_seconds * SECOND)
+
+
+def _start_run(
+    automation: Automation,
+    task: Task,
+    now: int,
+    due: int,
+    following: int | None,
+    events: tuple[Event, ...],
+    actor: str | None = None,
+) -> Changes:
+    count = automation.run_count + 1
+    last = 0 < automation.max_runs <= count
+    fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
+    fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
+    fired_event = event_about(automation, fired, now, actor, task_id=task.id)._replace(**correlate(task))
+    step = Changes(updates=(update_record(automation, now, **fields),), events=(*events, fired_event))
+    return step.plus(submit_task(task, now, actor))
+
+
+def settle(automation: Automation, ended: Task, now: int, thread_id: str | None = None) -> Changes:
+    """Return the step that updates an automation after a run; it is written together with the end of the run."""
+    fields: dict[str, Any] = _result(automation, ended)
+    if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
+        fields["resume_thread_id"] = thread_id
+    why = _pause_why(automation, ended, fields)
+    if why is None or automation.status != "active":
+        return Changes(updates=(update_record(automation, now, **fields),)) if fields else Changes()
+    fields |= {"status": "paused", "paused_why": why, "next_run_at": None}
+    paused = event_about(automation, AutomationPaused(automation_id=automation.id, why=why), now, task_id=ended.id)
+    return Changes(
+        updates=(update_record(automation, now, **fields),),
+        events=(paused,),
+        deliveries=_pause_notice(automation, ended, why, now) if why not in (SPENT, OVER) else (),
+    )
+
+
+def _result(automation: Automation, ended: Task) -> dict[str, Any]:
+    at = iso(ended.completed_at)
+    error = cut(ended.error or ended.outcome or "", RESULT_SHOWN)
+    match ended.outcome:
+        case "ok" | "silent" | "transferred":
+            return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
+        case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began, so it does not count
+            return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
+        case "cancelled":
+            return {"last_result": f"cancelled: {at}"}
+        case "lost":
+            return {"last_result": f"lost: {error}"}
+    return {"consecutive_failures": automation.consecutive_failures + 1, "last_result": f"error: {error}"}
+
+
+def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
+    """Return the fields that set a next run again after a run that does not count, if no next run is planned."""
+    if automation.next_run_at is not None or automation.status != "active":
+        return {}
+    try:
+        return {"next_run_at": next_run_at(automation.times, ended.completed_at or ended.created_at)}
+    except InvalidInput:
+        return {}
+
+
+def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -> str | None:
+    if fields.get("consecutive_failures", 0) >= MOST_FAILURES:
+        return f"{MOST_FAILURES} runs failed in a row"
+    if fields.get("next_run_at", automation.next_run_at) is not None:
+        return None
+    if ended.outcome == "lost":
+        return "its last run was lost when the process that ran it ended"
+    return SPENT if 0 < automation.max_runs <= fields.get("run_count", automation.run_count) else OVER
+
+
+def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
+    remedy = f"Resume it: midwatch automation resume {automation.id}"
+    if ended.outcome == "lost":  # it has no next run that could be resumed
+        remedy = f"Run it again: midwatch retry {ended.id}"
+    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{remedy}", ended.id, now)
+
+
+def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
+    """Return the notice that the automation is paused; each run sends at most one such notice."""
+    notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
+    return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
+
+
+def pause_automation(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
+    """Pause an automation; it does not run until it is resumed."""
+    fields = {"status": "paused", "paused_why": why, "next_run_at": None}
+    return change_record(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor, **fields)
+
+
+def delete_automation(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
+    """Delete an automation; its record is removed later.
+
+    `run` is the last run of the automation, if it was stopped just now. A run that never began does not count.
+    """
+    fields = _result(automation, run) if run is not None and not run.open else {}
+    fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
+    payload = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
+    return change_record(automation, payload, now, actor, **fields)
+
+
+def resume_automation(automation: Automation, now: int, actor: str | None) -> Changes:
+    """Resume an automation.
+
+    Missed runs are not started, and failures are counted from 0 again. If no run can follow, a deleted automation
+    becomes paused, and any other automation raises InvalidInput.
+    """
+    following = next_run_at(automation.times, now)
+    over = OVER if following is None else SPENT if automation.exhausted else None
+    if over and automation.status != "deleted":
+        what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
+        raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)
+    fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
+    if not over:
+        fields |= {"consecutive_failures": 0, "next_run_at": following}
+    payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
+    return change_record(automation, payload, now, actor, **fields)
