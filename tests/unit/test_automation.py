@@ -130,7 +130,13 @@ def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> No
     moved = after(automation, changes)
     assert (moved.run_count, moved.last_run_at, moved.next_run_at, moved.revision) == (5, NOW + late, NOW + HOUR, 1)
     (fired,) = payloads(changes, "automation_fired")
-    assert fired == {"automation_id": "am_1", "task_id": task.id, "scheduled_for": iso(NOW), "run": 5}
+    assert fired == {
+        "automation_id": "am_1",
+        "task_id": task.id,
+        "scheduled_for": iso(NOW),
+        "run": 5,
+        "firing_id": None,
+    }
     assert [event.kind for event in changes.events] == ["automation_fired", "task_submitted"]
 
 
@@ -172,7 +178,7 @@ def test_an_open_run_skips_the_next() -> None:
     changes = fire(hourly(run_count=1), runs=True)
     assert task_of(changes) is None
     assert payloads(changes, "automation_missed") == [
-        {"automation_id": "am_1", "reason": "overlap", "scheduled_for": iso(NOW), "count": 1}
+        {"automation_id": "am_1", "reason": "overlap", "scheduled_for": iso(NOW), "count": 1, "firing_id": None}
     ]
     assert after(hourly(run_count=1), changes).next_run_at == NOW + HOUR
     (many,) = payloads(fire(hourly(missed="once"), NOW + 3 * HOUR, runs=True), "automation_missed")

@@ -266,13 +266,15 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING",
         "budget": {"tokens": 1}, "on_budget": "ask",
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
+        "triggers": ({"id": "tr_1", "kind": "git", "branch": "main"},),
         "cron": "0 9 * * *", "zone": "Europe/Berlin",
         "next_run_at": clock.now() + 7,
     }  # fmt: skip
     assert set(fields) == CHANGEABLE - {"at", "every"}
     after = await automations.patch(automation.id, fields)
+    assert [trigger["branch"] for trigger in after.triggers] == ["main"]
     for name, value in fields.items():
-        if name not in ("cron", "zone"):
+        if name not in ("cron", "zone", "triggers"):
             assert getattr(after, name) == value
     assert after.schedule == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
     nothing = dict.fromkeys(("route", "workdir", "timeout_seconds", "on_crash", "quiet", "budget", "approvals"))

@@ -57,6 +57,8 @@ _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
 class Schedule:
     """The times of an automation: exactly one of `at`, `every` and `cron`. Use `make`, which checks the values.
 
+    A schedule that has only a zone has no runs: its automation is started by triggers.
+
     `zone` is the IANA name of the zone for cron expressions and for times that are shown. `at` is one moment. `every`
     is in seconds: a run is at `anchor` + n * `every`, so late runs and restarts do not shift later runs. `cron` is five
     fields or an alias such as @daily.
@@ -105,6 +107,8 @@ class Schedule:
         if not data.get("zone"):
             raise InvalidInput("a schedule needs a `zone`, such as Europe/Berlin or UTC.", field="zone")
         zone = str(data["zone"])
+        if all(data.get(name) is None for name in ("at", "every", "cron")):
+            return cls(zone=find_zone(zone).key)
         at, anchor = (_moment_of(data.get(name), zone, name) for name in ("at", "anchor"))
         return cls.make(zone=zone, at=at, every=data.get("every"), cron=data.get("cron"), anchor=anchor)
 
@@ -120,7 +124,8 @@ class Schedule:
             return f"once, {wall.isoformat(' ', 'seconds').removesuffix(':00')} ({self.zone})"
         if self.every is not None:
             return f"every {_span(self.every)}"
-        assert self.cron is not None
+        if self.cron is None:
+            return "when it is triggered"
         words: str = CronSim(_fields(self.cron), _EPOCH).explain()
         return f"{words[0].lower()}{words[1:]} ({self.zone})"
 
@@ -154,8 +159,7 @@ def _runs(schedule: Schedule, after: int) -> Iterator[int]:
         step = schedule.every * SECOND
         first = schedule.anchor + max(0, (after - schedule.anchor) // step + 1) * step
         yield from range(first, LAST, step)
-    else:
-        assert schedule.cron is not None
+    elif schedule.cron is not None:
         yield from _cron_runs(_fields(schedule.cron), find_zone(schedule.zone), min(after, LAST))
 
 

@@ -26,6 +26,7 @@ from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Limits, Tasks
 from midwatch.services.terminals import Terminals
 from midwatch.services.tool_calls import ToolCalls
+from midwatch.services.triggers import Triggers
 from midwatch.services.worktrees import Worktrees
 
 
@@ -59,6 +60,7 @@ class Desk(Foundation):
         self.automations = Automations(
             store, clock, self.tasks, terms_of, check_route, settings.notify, submitter=self.id
         )
+        self.triggers = Triggers(store, clock)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

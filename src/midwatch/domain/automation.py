@@ -68,6 +68,11 @@ class Automation:
         ),
     ]
     schedule: Annotated[Mapping[str, Any], Example({"cron": "0 9 * * 1-5", "zone": "Europe/Berlin"})]
+    triggers: Annotated[
+        tuple[Mapping[str, Any], ...],
+        Input("What starts a run besides the time: webhook, file, git, after, event.", longest=20),
+    ] = ()
+    """The definitions of the triggers; see `midwatch.domain.trigger`."""
     title: Annotated[str, Input("Title. Default: the prompt.", longest=1000, agents=True, example="Morning brief")] = ""
     fresh: Annotated[bool, Input("Start each run in a new session.", agents=True)] = False
     scope_kind: Scope = "user"
@@ -137,6 +142,11 @@ class Automation:
         return Schedule.from_data(self.schedule)
 
     @property
+    def timed(self) -> bool:
+        """Return whether the automation has times, and does not wait for triggers alone."""
+        return any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
+
+    @property
     def name(self) -> str:
         """Return the title of the automation, or the beginning of its prompt."""
         return self.title or cut(self.prompt, 50)
@@ -156,7 +166,7 @@ class Automation:
 
 
 class Times(TypedDict, total=False):
-    """The times of an automation in a request: exactly one of `at`, `every` and `cron`."""
+    """The times of an automation in a request: exactly one of `at`, `every` and `cron`, or none if it has triggers."""
 
     at: Annotated[str | None, Input("Run once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.", longest=100, agents=True)]
     every: Annotated[float | None, Input("Interval: 90m, 24h, 7d.", seconds=True, agents=True)]
@@ -244,6 +254,7 @@ def validate(automation: Automation) -> None:
     long_tag = any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags)
     refuse_first(
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
+        ("schedule", not (automation.timed or automation.triggers), "set `at`, `every` or `cron`, or add a trigger."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
         ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),

@@ -21,9 +21,11 @@ from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery, notify
+from midwatch.domain.data_block import fence
 from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
 from midwatch.domain.lineage import extend_path
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
+from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing
 
 MOST_FAILURES = 3
 """After this many failed runs in a row the automation is paused."""
@@ -109,10 +111,26 @@ def run_now(
     return task, _start_run(automation, task, now, now, automation.next_run_at, (), actor)
 
 
+def start_firing(automation: Automation, firing: Firing, now: int, terms: AgentTerms) -> Changes:
+    """Start the run of a firing."""
+    data = fence(firing.payload, f"{firing.kind}: {firing.summary}", PAYLOAD_SHOWN) if firing.payload else None
+    task = build_run(automation, now, now, terms, key=f"{automation.id}@{firing.id}", jitter=False, data=data)
+    step = _start_run(automation, task, now, firing.due_at, automation.next_run_at, (), firing_id=firing.id)
+    return step.plus(Changes(updates=(end_firing(firing, now, task_id=task.id),)))
+
+
+def skip_firing(automation: Automation, firing: Firing, now: int, reason: str) -> Changes:
+    """Skip a pending firing for a reason."""
+    missed = AutomationMissed(
+        automation_id=automation.id, reason=reason, scheduled_for=iso(firing.due_at) or "", firing_id=firing.id
+    )
+    return Changes(updates=(end_firing(firing, now, reason=reason),), events=(event_about(automation, missed, now),))
+
+
 def _skip_run(automation: Automation, now: int, following: int | None, missed: AutomationMissed) -> Changes:
     fields: dict[str, Any] = {"next_run_at": following}
     events, notice = [event_about(automation, missed, now)], tuple[Delivery, ...]()
-    if following is None:
+    if following is None and not automation.triggers:
         fields |= {"status": "paused", "paused_why": OVER}
         events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
         text = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
@@ -129,15 +147,17 @@ def build_run(
     key: str,
     submitter: str | None = None,
     jitter: bool = True,
+    data: str | None = None,
 ) -> Task:
-    """Build the task of one run."""
+    """Build the task of one run. `data` is what the agent gets besides the prompt, such as a payload."""
     task_id = new_id("t", now)
     later = _jitter(automation, due) if jitter else 0
     session = automation.session_key
     if automation.fresh:  # a session of its own, behind the same gate
         session = f"{session}|message:{task_id}"
+    prompt = render(automation.prompt, now + later, automation.times.zone)
     return new_task(
-        now, render(automation.prompt, now + later, automation.times.zone), automation.agent, session,
+        now, f"{prompt}\n\n{data}" if data else prompt, automation.agent, session,
         task_id=task_id, delay=later, cause="automation", cause_id=automation.id, creator=automation.creator,
         route=automation.route, workdir=automation.workdir,
         dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
@@ -167,11 +187,14 @@ def _start_run(
     following: int | None,
     events: tuple[Event, ...],
     actor: str | None = None,
+    firing_id: str | None = None,
 ) -> Changes:
     count = automation.run_count + 1
     last = 0 < automation.max_runs <= count
     fields = {"run_count": count, "last_run_at": now, "next_run_at": None if last else following}
-    fired = AutomationFired(automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count)
+    fired = AutomationFired(
+        automation_id=automation.id, task_id=task.id, scheduled_for=iso(due) or "", run=count, firing_id=firing_id
+    )
     fired_event = event_about(automation, fired, now, actor, task_id=task.id)._replace(**correlate(task))
     step = Changes(updates=(update_record(automation, now, **fields),), events=(*events, fired_event))
     return step.plus(submit_task(task, now, actor))
@@ -224,9 +247,12 @@ def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -
         return f"{MOST_FAILURES} runs failed in a row"
     if fields.get("next_run_at", automation.next_run_at) is not None:
         return None
+    spent = 0 < automation.max_runs <= fields.get("run_count", automation.run_count)
+    if automation.triggers and not spent:
+        return None
     if ended.outcome == "lost":
         return "its last run was lost when the process that ran it ended"
-    return SPENT if 0 < automation.max_runs <= fields.get("run_count", automation.run_count) else OVER
+    return SPENT if spent else OVER
 
 
 def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
@@ -266,7 +292,8 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     becomes paused, and any other automation raises InvalidInput.
     """
     following = next_run_at(automation.times, now)
-    over = OVER if following is None else SPENT if automation.exhausted else None
+    waits = following is None and not automation.triggers
+    over = OVER if waits else SPENT if automation.exhausted else None
     if over and automation.status != "deleted":
         what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
         raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)

@@ -20,6 +20,7 @@ from midwatch.domain.rule import RuleStore
 from midwatch.domain.session import SessionStore
 from midwatch.domain.steering import SteerStore
 from midwatch.domain.task_store import TaskStore
+from midwatch.domain.trigger import TriggerStore
 from midwatch.domain.turn_steps import StepStore
 from midwatch.domain.usage import UsageStore
 from midwatch.domain.watch_state import StateStore
@@ -43,6 +44,7 @@ class Commit(NamedTuple):
 
 EVERY_TOPIC = frozenset({
     "task", "stop", "delivery", "approval", "automation", "goal", "session", "steer", "handoff", "context_item",
+    "trigger", "firing",
 })  # fmt: skip
 
 
@@ -60,6 +62,7 @@ class Store(
     UsageStore,
     AutomationStore,
     GoalStore,
+    TriggerStore,
     AlertStore,
     WorktreeStore,
     StepStore,

@@ -15,20 +15,24 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
+from midwatch.domain import automation as automations
 from midwatch.domain import automation_step as automations_step
 from midwatch.domain import goal as goals
 from midwatch.domain import goal_step as goals_step
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Hold
+from midwatch.domain.changes import Changes
 from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
+from midwatch.domain.trigger import Firing, end_firing
 from midwatch.loops.leader_loop import LeaderLoop
 
 log = logging.getLogger("midwatch.scheduler")
 
 BATCH = 128
 PAUSE_SECONDS = 1.0
+REMOVED = "its automation was removed"
 
 
 class Scheduler(LeaderLoop):
@@ -63,17 +67,20 @@ class Scheduler(LeaderLoop):
         while True:
             now, store = self._clock.now(), self._store
             automation_at = await store.find_next_automation_at()
+            firing_at = await store.find_next_firing_at(now)
             handoff_at = await store.find_next_handoff_at() if self._expire else None
             has_goals = await store.has_open_goals()  # not only time decides when a goal is due
             due = await store.list_due_automations(now, BATCH) if _has_come(automation_at, now) else []
             woken = await store.list_due_goals(now, BATCH) if has_goals else []
+            fired = await store.list_due_firings(now, BATCH)
             over = await store.list_due_handoffs(now, BATCH) if _has_come(handoff_at, now) else []
-            if not (due or woken or over):
-                times = (automation_at, handoff_at, await store.find_next_goal_at() if has_goals else None)
+            if not (due or woken or over or fired):
+                times = (automation_at, firing_at, handoff_at, await store.find_next_goal_at() if has_goals else None)
                 return min((at for at in times if at is not None), default=None)
             held = await store.find_held_automations([automation.id for automation in due]) if due else {}
             work: list[tuple[Any, Callable[[Any], Awaitable[None]]]] = [
                 *((automation, partial(self._fire, held=held.get(automation.id, frozenset()))) for automation in due),
+                *((firing, self._start_firing) for firing in fired),
                 *((goal, self._wake_goal) for goal in woken),
                 *((handoff, self._end) for handoff in over),
             ]
@@ -103,6 +110,33 @@ class Scheduler(LeaderLoop):
             log.warning("automation %s could not be started; trying again later: %s", automation.id, problem)
         except Exception:
             log.exception("automation %s could not be started", automation.id)
+
+    async def _start_firing(self, firing: Firing) -> None:
+        try:
+            now, automation = self._clock.now(), await self._store.get_automation(firing.automation_id)
+            if automation is None:
+                await self._store.apply(Changes(updates=(end_firing(firing, now, reason=REMOVED),)))
+                return
+            if reason := await self._refuse_firing(automation):
+                await self._store.apply(automations_step.skip_firing(automation, firing, now, reason))
+            elif await self._store.find_open_run(automation.id) is None:
+                terms = await self._terms(automation.agent)
+                await self._store.apply(automations_step.start_firing(automation, firing, now, terms))
+        except Conflict:
+            log.debug("firing %s was started or its automation was changed by another process", firing.id)
+        except StoreError as problem:
+            log.warning("firing %s could not be started; trying again later: %s", firing.id, problem)
+        except Exception:
+            log.exception("firing %s could not be started", firing.id)
+
+    async def _refuse_firing(self, automation: Automation) -> str | None:
+        """Return why an automation starts no run for a firing, or None."""
+        if automation.status != "active":
+            return f"its automation is {automation.status}"
+        if automation.exhausted:
+            return automations.SPENT
+        session = await self._store.get_session(automation.session_key)
+        return automations.CLOSED if session is not None and session.status == "closed" else None
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:

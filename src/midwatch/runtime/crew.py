@@ -134,7 +134,7 @@ class Crew:
             Part(engine.start, engine.stop_taking, lambda topics: engine.wake(), frozenset({"task"})),
         ]
         if role != "run":  # this role runs only its own task, not tasks of automations
-            parts.append(_loop(self.scheduler, "automation", "goal", "session", "handoff"))
+            parts.append(_loop(self.scheduler, "automation", "firing", "goal", "session", "handoff"))
         parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
         return parts
 
@@ -181,6 +181,7 @@ class Crew:
         before = desk.clock.now() - int(desk.settings.retention.task_age * SECOND)
         await desk.worktrees.prune(before)
         await desk.store.prune_handoffs(before)
+        await desk.store.prune_firings(before)
 
     async def _tend_handoffs(self) -> None:
         """End handoffs that no task waits for, and handoffs whose process died before it created their task."""

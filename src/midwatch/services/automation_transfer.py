@@ -23,6 +23,7 @@ from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
+from midwatch.domain.trigger import define, write_triggers
 from midwatch.services.authorization import allows, authorize, own_record
 from midwatch.services.automations import check_automation, create_automation
 from midwatch.services.records import apply_with_retry, require
@@ -113,6 +114,8 @@ class AutomationTransfer:
             values["route"] = self._check_route(values["route"])
         if "tags" in values:
             values["tags"] = tuple(values["tags"])
+        if "triggers" in values:
+            values["triggers"] = define(values["triggers"], self._clock.now(), values["triggers"])
         return values
 
     def _create(self, shot: Mapping[str, Any], values: dict[str, Any], actor: Actor, now: int) -> Changes:
@@ -139,14 +142,15 @@ class AutomationTransfer:
             if getattr(after, name) != getattr(current, name):
                 changed[name] = getattr(after, name)
         payload = AutomationChanged(automation_id=current.id, fields=tuple(sorted(changed)), status=after.status)
-        return change_record(current, payload, now, actor.name, **changed)
+        return change_record(current, payload, now, actor.name, **changed).plus(write_triggers(current, after, now))
 
     def _set_next_run(self, automation: Automation, now: int) -> Automation:
         """Return the automation with the time of its next run. If it has no next run, return it paused."""
         if automation.status != "active":
             return replace(automation, next_run_at=None)
         following = next_run_at(automation.times, now)
-        over = rules.SPENT if automation.exhausted else rules.OVER if following is None else None
+        waits = following is None and not automation.triggers
+        over = rules.SPENT if automation.exhausted else rules.OVER if waits else None
         if over:
             return replace(automation, status="paused", paused_why=over, next_run_at=None)
         return replace(automation, next_run_at=following, paused_why=None)

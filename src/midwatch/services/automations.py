@@ -25,6 +25,7 @@ from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
+from midwatch.domain.trigger import define, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
@@ -81,10 +82,11 @@ class Automations(ManagedRecords[Automation]):
         if parent is not None:
             wish["approvals"] = await inherit_rules(self._store, parent)
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
-        times = Schedule.make(
-            at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
-            zone=wish.pop("zone", None) or host_zone(), anchor=now,
-        )  # fmt: skip
+        chosen = {name: wish.pop(name) for name in TIMES if name in wish}
+        zone = find_zone(wish.pop("zone", None) or host_zone()).key
+        wish["triggers"] = define(wish.get("triggers", ()), now)
+        timed = chosen or not wish["triggers"]
+        times = Schedule.make(zone=zone, anchor=now, **chosen) if timed else Schedule(zone=zone)
         if times.at is not None and times.at <= now:
             raise InvalidInput("the time `at` has passed already; choose a later time.", field="at")
         agent = await self._tasks.check_agent(wish.pop("agent", None))
@@ -197,7 +199,8 @@ class Automations(ManagedRecords[Automation]):
                 name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)
             }
             payload = AutomationChanged(automation_id=automation.id, fields=tuple(sorted(values)), status=after.status)
-            return change_record(automation, payload, now, actor_name(actor), **changed)
+            step = change_record(automation, payload, now, actor_name(actor), **changed)
+            return step.plus(write_triggers(automation, after, now))
 
         return await self._change(automation_id, change, actor, revision)
 
@@ -301,6 +304,8 @@ class Automations(ManagedRecords[Automation]):
 
     def _apply_patch(self, automation: Automation, values: Mapping[str, Any], now: int) -> Automation:
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
+        if "triggers" in plain:
+            plain["triggers"] = define(plain["triggers"] or (), now, automation.triggers)
         if "route" in plain:
             plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
         if "workdir" in plain:
@@ -367,7 +372,8 @@ def create_automation(automation: Automation, now: int, actor: str | None) -> Ch
         automation_id=automation.id, title=automation.name, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
     )  # fmt: skip
-    return Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))
+    created = Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))
+    return created.plus(write_triggers(None, automation, now))
 
 
 def check_automation(automation: Automation) -> None:

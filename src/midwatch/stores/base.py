@@ -21,6 +21,7 @@ from midwatch.stores.verbs import (
     steering,
     task,
     token,
+    trigger,
     turn_steps,
     usage,
     watch_state,
@@ -129,6 +130,18 @@ class VerbStore(VerbRunner):
     find_open_run = peek(automation.find_open_run)
     list_runs = read(automation.list_runs)
     prune_automations = write(automation.prune)
+
+    get_trigger = peek(trigger.get)
+    list_triggers = read(trigger.list_)
+    get_firing = peek(trigger.get_firing)
+    find_firing = peek(trigger.find_firing)
+    find_firing_of = peek(trigger.find_firing_of)
+    list_firings = read(trigger.list_firings)
+    list_due_firings = read(trigger.list_due)
+    find_next_firing_at = peek(trigger.find_next_at)
+    count_firings = peek(trigger.count)
+    count_waiting_firings = peek(trigger.count_waiting)
+    prune_firings = write(trigger.prune)
 
     get_goal = peek(goal.get)
     find_open_goal = peek(goal.find_open)

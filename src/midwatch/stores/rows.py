@@ -28,6 +28,7 @@ from midwatch.domain.rule import Rule
 from midwatch.domain.session import Message, Session
 from midwatch.domain.steering import Steer
 from midwatch.domain.task import Task
+from midwatch.domain.trigger import Firing, Trigger
 from midwatch.domain.turn_steps import Step
 from midwatch.domain.worktree import Worktree
 
@@ -125,7 +126,7 @@ RECORDS: Mapping[str, type] = {
     record.noun if record is ContextItem else record.__name__.lower(): record
     for record in (
         Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
-        Handoff, Account, ContextItem,
+        Handoff, Account, ContextItem, Trigger, Firing,
     )
 }  # fmt: skip
 COLUMNS: Mapping[type, tuple[str, ...]] = {

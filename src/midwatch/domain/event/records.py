@@ -40,6 +40,19 @@ class AutomationFired(Payload):
     task_id: str
     scheduled_for: str
     run: int
+    firing_id: str | None = None
+
+
+@kind("automation_triggered")
+class AutomationTriggered(Payload):
+    """A trigger of an automation fired. Its run starts next, unless it is `skipped` for this reason."""
+
+    automation_id: str
+    trigger_id: str
+    trigger: str
+    firing_id: str
+    summary: str
+    skipped: str | None = None
 
 
 @kind("automation_missed")
@@ -53,6 +66,7 @@ class AutomationMissed(Payload):
     reason: str
     scheduled_for: str
     count: int = 1
+    firing_id: str | None = None
 
 
 @kind("automation_paused")

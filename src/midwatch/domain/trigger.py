@@ -1,0 +1,227 @@
+"""Triggers: reasons other than the time to start a run of an automation.
+
+A trigger waits for a delivery at a webhook, a changed file, a new commit, the end of other work, or an event. Each time
+its condition holds, it fires: a firing is stored once, and the scheduler starts one run for it or skips it with a
+reason. The definition of a trigger is in the field `triggers` of its automation. Its row has its state and its secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_args
+
+from midwatch.base.clock import SECOND
+from midwatch.base.errors import InvalidInput
+from midwatch.base.ids import new_id
+from midwatch.base.text import cut
+from midwatch.domain.changes import Changes, Update, event_about
+from midwatch.domain.event import AutomationTriggered
+from midwatch.domain.fields import AT, Example, Hidden, JsonRecord
+
+if TYPE_CHECKING:
+    from midwatch.domain.automation import Automation
+
+Kind = Literal["webhook", "file", "git", "after", "event"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Status = Literal["pending", "started", "skipped"]
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    "pending": frozenset({"started", "skipped"}),
+    "started": frozenset(),
+    "skipped": frozenset(),
+}
+MOST_TRIGGERS = 20
+"""The most triggers of one automation."""
+MOST_WAITING = 100
+"""The most firings of an automation that wait at one time; the next ones are skipped."""
+LONGEST_PAYLOAD = 262_144
+"""The most characters of a payload that are stored."""
+PAYLOAD_SHOWN = 32_000
+"""The most characters of a payload that the agent gets."""
+SUMMARY_SHOWN = 200
+LATEST_CHECK = 5
+"""Seconds until a firing is looked at again whose automation still has an open run in other hands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger(JsonRecord):
+    """The row of a trigger. `options` is its definition, a copy of the entry in the field `triggers`."""
+
+    noun: ClassVar[str] = "trigger"
+
+    id: Annotated[str, Example("tr_06f2m8yq3kq5r0v9x1w2")]
+    automation_id: Annotated[str, Example("am_06f2m8yq3kq5r0v9x1w2")]
+    kind: Annotated[Kind, Example("webhook")]
+    options: Annotated[Mapping[str, Any], Example({"kind": "webhook", "sign": "github"})]
+    secret: Hidden[str | None] = None
+    """The secret that signs deliveries to a webhook."""
+    state: Hidden[Mapping[str, Any] | None] = None
+    """What the trigger has seen, such as the last commit."""
+    created_at: int = 0
+    fired_at: int | None = None
+    removed_at: Hidden[int | None] = None
+    """When the trigger was removed from its automation. Its firings stay for some time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Firing(JsonRecord):
+    """One time that the condition of a trigger held.
+
+    `key` names the cause, such as the id of a delivery: a trigger fires once for each key. `payload` is data for the
+    agent. `chain_id` is the first firing or task of the chain of automations that this firing belongs to.
+    """
+
+    noun: ClassVar[str] = "firing"
+
+    id: Annotated[str, Example("f_06f2m8yq3kq5r0v9x1w2")]
+    automation_id: Annotated[str, Example("am_06f2m8yq3kq5r0v9x1w2")]
+    trigger_id: Annotated[str, Example("tr_06f2m8yq3kq5r0v9x1w2")]
+    kind: Annotated[Kind, Example("webhook")]
+    key: Annotated[str, Example("72d3162e-cc78-11e3-81ab-4c9367dc0958")]
+    summary: Annotated[str, Example("push to main")]
+    payload: Hidden[str | None] = None
+    status: Status = "pending"
+    reason: str | None = None
+    """Why the firing was skipped."""
+    task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")] = None
+    chain_id: str | None = None
+    replay_of: str | None = None
+    created_at: int = 0
+    due_at: int = 0
+    ended_at: Annotated[int | None, Example(AT)] = None
+
+    @property
+    def revision(self) -> int:
+        """Return 0: a pending firing changes only its time, and then it ends."""
+        return self.due_at
+
+
+class TriggerStore(Protocol):
+    """Port: triggers and their firings. They are written as part of a step, with `Changes`."""
+
+    async def get_trigger(self, trigger_id: str) -> Trigger | None:
+        """Return the trigger, or None."""
+
+    async def list_triggers(self, kinds: Collection[Kind]) -> list[Trigger]:
+        """Return all triggers of these kinds whose automation is active, by id."""
+
+    async def get_firing(self, firing_id: str) -> Firing | None:
+        """Return the firing, or None."""
+
+    async def find_firing(self, trigger_id: str, key: str) -> Firing | None:
+        """Return the firing of a trigger with this key, or None."""
+
+    async def find_firing_of(self, task_id: str) -> Firing | None:
+        """Return the firing that started this task, or None."""
+
+    async def list_firings(self, automation_id: str, limit: int = 20) -> list[Firing]:
+        """Return the firings of an automation, newest first."""
+
+    async def list_due_firings(self, now: int, limit: int = 64) -> list[Firing]:
+        """Return due firings, earliest first, at most one for each automation.
+
+        Firings of an automation that queues its runs are left out while it has an open run.
+        """
+
+    async def find_next_firing_at(self, now: int) -> int | None:
+        """Return the first time after `now` at which a pending firing becomes due, or None."""
+
+    async def count_firings(self, trigger_id: str, since: int) -> int:
+        """Return how often the trigger fired since a moment, without replays."""
+
+    async def count_waiting_firings(self, automation_id: str) -> int:
+        """Return how many firings of the automation are pending."""
+
+    async def prune_firings(self, before: int) -> int:
+        """Remove firings that ended before a moment, and return how many."""
+
+
+# -- definitions -----------------------------------------------------------------------------------------------------
+
+
+def define(entries: Collection[Any], now: int, old: Collection[Mapping[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
+    """Return the checked definitions of an automation's triggers, each with an id.
+
+    A definition without an id keeps the id of the `old` definition that is otherwise equal, so that it keeps its state.
+    """
+    if len(entries) > MOST_TRIGGERS:
+        raise InvalidInput(f"there are too many triggers; use at most {MOST_TRIGGERS}.", field="triggers")
+    known = {entry["id"]: entry for entry in old}
+    defined: list[dict[str, Any]] = []
+    for entry in entries:
+        if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS:
+            raise InvalidInput(f"a trigger needs a `kind`: one of {', '.join(KINDS)}.", field="triggers")
+        options = {name: value for name, value in entry.items() if name not in ("id", "secret")}
+        taken = {trigger["id"] for trigger in defined}
+        trigger_id = entry.get("id") if entry.get("id") in known else None
+        equal = (key for key, was in known.items() if {**was, "id": None} == {**options, "id": None})
+        trigger_id = trigger_id or next((key for key in equal if key not in taken), None) or new_id("tr", now)
+        if trigger_id in taken:
+            raise InvalidInput(f"trigger {trigger_id} is there twice; remove one of them.", field="triggers")
+        defined.append({"id": trigger_id, **options})
+    return tuple(defined)
+
+
+def write_triggers(before: Automation | None, after: Automation, now: int) -> Changes:
+    """Return the changes that give the rows of an automation's triggers the definitions of the changed automation."""
+    old = {entry["id"]: entry for entry in before.triggers} if before else {}
+    new = {entry["id"]: entry for entry in after.triggers}
+    records = tuple(
+        Trigger(id=key, automation_id=after.id, kind=entry["kind"], options=entry, created_at=now)
+        for key, entry in new.items()
+        if key not in old
+    )
+    updates = tuple(
+        Update("trigger", key, {"options": entry, "state": None}, {})
+        for key, entry in new.items()
+        if key in old and old[key] != entry
+    )
+    removed = tuple(Update("trigger", key, {"removed_at": now, "secret": None}, {}) for key in old.keys() - new.keys())
+    return Changes(records=records, updates=updates + removed)
+
+
+# -- firings ---------------------------------------------------------------------------------------------------------
+
+
+def record_firing(
+    automation: Automation,
+    trigger: Trigger,
+    now: int,
+    *,
+    key: str,
+    summary: str,
+    payload: str | None = None,
+    delay: float = 0.0,
+    chain_id: str | None = None,
+    replay_of: str | None = None,
+    skipped: str | None = None,
+) -> tuple[Firing, Changes]:
+    """Return the firing of a trigger, and the step that stores it.
+
+    `skipped` is the reason why no run starts. A paused or deleted automation starts no run either.
+    """
+    reason = skipped if automation.status == "active" else f"its automation is {automation.status}"
+    firing_id = new_id("f", now)
+    firing = Firing(
+        id=firing_id, automation_id=automation.id, trigger_id=trigger.id, kind=trigger.kind, key=cut(key, 500),
+        summary=cut(summary, SUMMARY_SHOWN), payload=payload[:LONGEST_PAYLOAD] if payload else payload,
+        status="skipped" if reason else "pending", reason=reason, chain_id=chain_id or firing_id, replay_of=replay_of,
+        created_at=now, due_at=now + int(delay * SECOND), ended_at=now if reason else None,
+    )  # fmt: skip
+    payload_event = AutomationTriggered(
+        automation_id=automation.id, trigger_id=trigger.id, trigger=trigger.kind, firing_id=firing.id,
+        summary=firing.summary, skipped=reason,
+    )  # fmt: skip
+    return firing, Changes(
+        records=(firing,),
+        updates=(Update("trigger", trigger.id, {"fired_at": now}, {}),),
+        events=(event_about(automation, payload_event, now),),
+    )
+
+
+def end_firing(firing: Firing, now: int, *, task_id: str | None = None, reason: str | None = None) -> Update:
+    """Return the update that ends a pending firing: its run has started, or it is skipped for a reason."""
+    status: Status = "started" if task_id else "skipped"
+    fields = {"status": status, "task_id": task_id, "reason": reason, "ended_at": now}
+    return Update(firing.noun, firing.id, fields, {"status": firing.status})
