@@ -124,6 +124,9 @@ async def test_too_many_waiting_firings_are_skipped(desk: Desk) -> None:
         await desk.triggers.fire(trigger, key=f"d{number}", summary="push")
     last = await desk.triggers.fire(trigger, key="last", summary="push")
     assert (last.firing.status, last.firing.reason) == ("skipped", "100 firings of this automation wait already")
+    assert await desk.store.count_waiting_firings("am_1") == MOST_WAITING
+    assert await desk.store.find_firing("tr_1", "last") == last.firing
+    assert [firing.key for firing in await desk.store.list_firings("am_1", 2)] == ["last", "d99"]
 
 
 async def test_a_firing_is_replayed_with_its_payload(desk: Desk) -> None:
