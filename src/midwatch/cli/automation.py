@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, RunInfo
 
 HEADERS = ("ID", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+MOST_COMPARED = 200
+"""With how many automations the title of a new one is compared."""
 RUN_HEADERS = ("TASK", "SCHEDULED", "STARTED", "TOOK", "OUTCOME", "TOKENS", "RESULT")
 IMPORTED = {
     "made": "made",
@@ -65,7 +67,25 @@ async def add(
     automation = await desk.client.create_automation(prompt, request)
     notice = await desk.warn_without_worker("no run starts yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
-    return Reply(automation, out.join(text, describe_next_runs(automation)), notice)
+    twins = await warn_of_twins(desk, automation)
+    return Reply(automation, out.join(text, describe_next_runs(automation)), out.join(notice, twins) or None)
+
+
+async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
+    """Return a warning if other automations have the title of this new one, or its prompt if it has no title."""
+    what = get_what(automation)
+    others = await desk.client.automations(limit=MOST_COMPARED)
+    twins = [other["id"] for other in others if other["id"] != automation["id"] and get_what(other) == what]
+    if not twins:
+        return None
+    remove = f"midwatch automation rm {automation['id']}"
+    return f"warning: {', '.join(twins[:3])} has the same title; if you did not want two, remove this one: {remove}"
+
+
+def get_what(automation: AutomationInfo) -> str:
+    """Return the title of an automation, or else its prompt."""
+    what: str = automation["title"] or automation["prompt"]
+    return what
 
 
 @command(app, "list")
@@ -247,7 +267,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
     return [
         ("id", automation["id"]),
         ("status", "running" if automation["running"] else automation["status"]),
-        *out.pick(automation, paused="paused_why", title="title", prompt="prompt", agent="agent"),
+        *out.pick(automation, "name", paused="paused_why", title="title", prompt="prompt", agent="agent"),
         ("when", describe_schedule(automation)),
         ("zone", automation["zone"]),
         ("runs", f"{runs} of {most}" if most else runs),

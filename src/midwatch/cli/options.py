@@ -33,7 +33,7 @@ Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a PostgreS
 
 TaskId = Annotated[str, Argument(metavar="ID", help="Id of the task.")]
 ApprovalId = Annotated[str, Argument(metavar="ID", help="Id of the question.")]
-AutomationId = Annotated[str, Argument(metavar="ID", help="Id of the automation.")]
+AutomationId = Annotated[str, Argument(metavar="ID", help="Id, name or unique title of the automation.")]
 GoalId = Annotated[str, Argument(metavar="ID", help="Id of the goal.")]
 OptionalGoalId = Annotated[
     str | None, Argument(metavar="[ID]", help=f"Id of the goal. Default: ${OWN_GOAL}, set for agents.")

@@ -6,6 +6,7 @@ An automation is running if it has an open task. Its steps are in `midwatch.doma
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_args
@@ -43,6 +44,13 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
+_NAME = re.compile(r"(?!am_)[a-z0-9][a-z0-9_-]{0,59}", re.ASCII)
+NO_NAMES = frozenset({"export", "import", "new"})
+"""Texts that cannot be names, because they are parts of addresses."""
+NAME_FORM = (
+    "the name must have 1 to 60 lower-case letters, digits, `-` or `_`, such as morning-brief; "
+    f"it cannot begin with `am_` or be one of: {', '.join(sorted(NO_NAMES))}."
+)
 MAX_TAGS = 20
 
 
@@ -69,6 +77,9 @@ class Automation:
     ]
     schedule: Annotated[Mapping[str, Any], Example({"cron": "0 9 * * 1-5", "zone": "Europe/Berlin"})]
     title: Annotated[str, Input("Title. Default: the prompt.", longest=1000, agents=True, example="Morning brief")] = ""
+    name: Annotated[
+        str | None, Input("Unique short name, usable instead of the id.", longest=200, agents=True, example="brief")
+    ] = None
     fresh: Annotated[bool, Input("Start each run in a new session.", agents=True)] = False
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
@@ -137,9 +148,9 @@ class Automation:
         return Schedule.from_data(self.schedule)
 
     @property
-    def name(self) -> str:
-        """Return the title of the automation, or the beginning of its prompt."""
-        return self.title or cut(self.prompt, 50)
+    def label(self) -> str:
+        """Return the title of the automation, its name, or the beginning of its prompt."""
+        return self.title or self.name or cut(self.prompt, 50)
 
     @property
     def exhausted(self) -> bool:
@@ -184,6 +195,9 @@ class AutomationStore(Protocol):
         Without `statuses`, return all automations that are not deleted.
         """
 
+    async def find_automations(self, text: str, limit: int = 3) -> list[Automation]:
+        """Return automations whose name or title is `text` and that are not deleted; one with this name is first."""
+
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
 
@@ -218,6 +232,7 @@ def normalise(automation: Automation) -> Automation:
     return replace(
         automation,
         title=automation.title.strip(),
+        name=(automation.name or "").strip() or None,
         prompt=automation.prompt.strip(),
         scope_id=automation.scope_id.strip(),
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
@@ -238,6 +253,10 @@ def check_scope(record: Any) -> None:
     )
 
 
+def _is_name(name: str | None) -> bool:
+    return name is None or (_NAME.fullmatch(name) is not None and name not in NO_NAMES)
+
+
 def validate(automation: Automation) -> None:
     """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
@@ -246,6 +265,7 @@ def validate(automation: Automation) -> None:
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
+        ("name", not _is_name(automation.name), NAME_FORM),
         ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),
         ("max_runs", automation.max_runs < 0, "`max_runs` must be above 0, or 0 for no limit."),
         ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),

@@ -239,7 +239,7 @@ def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tu
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
     """Return the notice that the automation is paused; each run sends at most one such notice."""
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
-    return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
+    return notify(automation.route, about, notice, f"Paused: {automation.label}\n{text}", now)
 
 
 def pause_automation(automation: Automation, now: int, why: str, actor: str | None) -> Changes:

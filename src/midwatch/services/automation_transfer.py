@@ -24,8 +24,8 @@ from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.services.authorization import allows, authorize, own_record
-from midwatch.services.automations import check_automation, create_automation
-from midwatch.services.records import apply_with_retry, require
+from midwatch.services.automations import check_automation, create_automation, find_automation, refuse_taken_name
+from midwatch.services.records import apply_with_retry
 from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
 
@@ -61,7 +61,7 @@ class AutomationTransfer:
         unique_ids = list(dict.fromkeys(ids))
         if not unique_ids:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
-        return [require(await self._store.get_automation(key), "automation", key) for key in unique_ids]
+        return [await find_automation(self._store, key) for key in unique_ids]
 
     async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
         """Import automations: create those that are missing in this home, and change those that differ.
@@ -72,6 +72,9 @@ class AutomationTransfer:
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"the import has automation {twice[0]} twice; remove one of them.", field="automations")
+        names = Counter(shot["name"] for shot in shots if shot.get("name"))
+        if shared := [name for name, count in names.items() if count > 1]:
+            raise InvalidInput(f"the import has the name {shared[0]!r} twice; change one of them.", field="automations")
 
         async def compute() -> tuple[list[ImportResult], Changes]:
             changes, results, now = Changes(), [], self._clock.now()
@@ -92,6 +95,7 @@ class AutomationTransfer:
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             values = await self._check_values({**shot, "route": route or shot.get("route")})
+            await refuse_taken_name(self._store, shot["id"], values.get("name"))
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:

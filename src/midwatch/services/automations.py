@@ -104,13 +104,17 @@ class Automations(ManagedRecords[Automation]):
         )  # fmt: skip
         automation = normalise(draft)
         self._check(automation)
+        await refuse_taken_name(self._store, automation.id, automation.name)
         changes = create_automation(automation, now, creator)
         await self._store.apply(changes.plus(Changes(sessions=await self._continue_thread(automation, now))))
         return automation
 
     async def get(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
-        """Return the automation, even if it is deleted, or raise NotFound."""
-        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        """Return the automation with this id, name or unique title, or raise NotFound.
+
+        An id also finds a deleted automation.
+        """
+        automation = await find_automation(self._store, automation_id)
         authorize(actor, "read", own_record(automation))
         return automation
 
@@ -120,8 +124,8 @@ class Automations(ManagedRecords[Automation]):
 
     async def history(self, automation_id: str, limit: int = LISTED, *, actor: AnyActor = None) -> list[Task]:
         """Return the runs of an automation, newest first."""
-        await self.get(automation_id, actor=actor)
-        return await self._store.list_runs(automation_id, _limit_page(limit))
+        automation = await self.get(automation_id, actor=actor)
+        return await self._store.list_runs(automation.id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
         """Return the automation as JSON, also with whether it runs now and with the times of its next runs."""
@@ -192,6 +196,8 @@ class Automations(ManagedRecords[Automation]):
                 authorize(actor, "manage", Owner(automation.creator))
             after = self._apply_patch(automation, values, now)
             self._check(after)
+            if after.name != automation.name:
+                await refuse_taken_name(self._store, after.id, after.name)
             names = (field.name for field in fields(after))
             changed = {
                 name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)
@@ -218,6 +224,8 @@ class Automations(ManagedRecords[Automation]):
         async def change(automation: Automation, now: int) -> Changes:
             if automation.status == "active":
                 return Changes()
+            if automation.status == "deleted":
+                await refuse_taken_name(self._store, automation.id, automation.name)
             return steps.resume_automation(automation, now, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
@@ -361,10 +369,29 @@ def _refuse_deleted(automation: Automation) -> None:
         raise Conflict(f"automation {automation.id} is deleted; restore it with `midwatch automation resume`.")
 
 
+async def find_automation(store: Store, key: str) -> Automation:
+    """Return the automation with this id, name or unique title; raise NotFound, or Conflict for a shared title."""
+    key = key.strip()
+    if (automation := await store.get_automation(key)) is not None:
+        return automation
+    matching = await store.find_automations(key) if key else []
+    if len(matching) > 1 and matching[0].name != key:
+        ids = ", ".join(automation.id for automation in matching)
+        raise Conflict(f"several automations have the title {key!r}; use an id instead: {ids}.")
+    return require(next(iter(matching), None), "automation", key)
+
+
+async def refuse_taken_name(store: Store, automation_id: str, name: str | None) -> None:
+    """Raise Conflict if another automation, one that is not deleted, has this name."""
+    for other in await store.find_automations(name) if name else []:
+        if other.id != automation_id and other.name == name:
+            raise Conflict(f"automation {other.id} has the name {name!r} already; choose another name, or rename it.")
+
+
 def create_automation(automation: Automation, now: int, actor: str | None) -> Changes:
     """Return the changes that create an automation."""
     payload = AutomationCreated(
-        automation_id=automation.id, title=automation.name, schedule=automation.schedule,
+        automation_id=automation.id, title=automation.label, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
     )  # fmt: skip
     return Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))

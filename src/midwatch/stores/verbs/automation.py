@@ -24,6 +24,10 @@ def list_(
     return tx.find_all(Automation, "automation.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
 
 
+def find(tx: Tx, text: str, limit: int = 3) -> list[Automation]:
+    return tx.find_all(Automation, "automation.find", text=text, limit=limit)
+
+
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
     return tx.find_all(Automation, "automation.due", now=now, limit=limit)
 
