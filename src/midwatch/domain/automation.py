@@ -14,9 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_a
 from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import Schedule
 from midwatch.base.text import cut
+from midwatch.base.timetable import MAX_ITEMS, NO_CALENDARS, Calendars, Timetable
 from midwatch.domain.budget import Budget
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
+from midwatch.domain.quiet import check_quiet
 from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.task import Task
@@ -27,6 +29,8 @@ Hold = Literal["closed", "runs"]
 ManageMode = Literal["creator_only", "scope_all"]
 ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
+Overlap = Literal["skip", "queue", "replace"]
+"""What happens if a run is due while the last one is open."""
 
 Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
 ScopeId = Annotated[str, Input("The user or chat. Default: its creator's.", takes=str | None, once=True, longest=500)]
@@ -114,6 +118,24 @@ class Automation:
     missed_window: Annotated[float, Input("For once_within: how late it may start.", seconds=True, agents=True)] = (
         WINDOW_SECONDS
     )
+    overlap: Annotated[
+        Overlap, Input("If a run is due while one is open: skip it, queue it, or replace the open one.", agents=True)
+    ] = "skip"
+    days_off: Annotated[
+        tuple[str, ...],
+        Input(
+            "Days without runs: a date, a range, 12-25, sat, or a calendar of the settings.",
+            longest=MAX_ITEMS,
+            agents=True,
+            example=["sat", "sun"],
+        ),
+    ] = ()
+    quiet_hours: Annotated[
+        tuple[str, ...],
+        Input(
+            "Hours whose runs move to their end: 22:00-07:00.", longest=MAX_ITEMS, agents=True, example=["22:00-07:00"]
+        ),
+    ] = ()
     quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
     on_budget: Annotated[
@@ -130,6 +152,8 @@ class Automation:
         Input("When it runs next, if not by its schedule.", takes=str | None, longest=100),
         Example("2026-01-05T08:00:00.000000Z"),
     ] = None
+    waiting_run_at: int | None = None
+    """When the run was due that waits for the end of the open run, or None."""
     last_run_at: int | None = None
     deleted_at: int | None = None
     last_result: Annotated[str | None, Example(f"ok: {AT}")] = None
@@ -146,6 +170,10 @@ class Automation:
         if not isinstance(self.schedule, Mapping):
             raise InvalidInput("the schedule of the automation cannot be read; set a new schedule.", field="schedule")
         return Schedule.from_data(self.schedule)
+
+    def timetable(self, calendars: Calendars = NO_CALENDARS) -> Timetable:
+        """Return the schedule with days off and quiet hours; raise InvalidInput if one of them cannot be used."""
+        return Timetable.make(self.times, self.days_off, self.quiet_hours, calendars)
 
     @property
     def label(self) -> str:
@@ -223,6 +251,10 @@ class AutomationStore(Protocol):
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
+def _clean(items: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+
+
 def normalise(automation: Automation) -> Automation:
     """Return the automation in the form in which it is stored.
 
@@ -236,11 +268,14 @@ def normalise(automation: Automation) -> Automation:
         prompt=automation.prompt.strip(),
         scope_id=automation.scope_id.strip(),
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
+        days_off=_clean(automation.days_off),
+        quiet_hours=_clean(automation.quiet_hours),
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
         budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
         deleted_at=automation.deleted_at if automation.status == "deleted" else None,
         next_run_at=automation.next_run_at if automation.status == "active" else None,
+        waiting_run_at=automation.waiting_run_at if automation.status == "active" else None,
     )
 
 
@@ -271,13 +306,14 @@ def validate(automation: Automation) -> None:
         ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),
         ("max_runs", 0 < automation.max_runs < automation.run_count, "`max_runs` is below `run_count`; raise it."),
         ("missed", automation.missed not in get_args(Missed), "`missed` must be skip, once or once_within."),
+        ("overlap", automation.overlap not in get_args(Overlap), "`overlap` must be skip, queue or replace."),
         ("missed_window", not 0 < automation.missed_window < math.inf, "`missed_window` must be above 0 seconds."),
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
         ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
-        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "`quiet` is empty; write some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
         ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
+    check_quiet(automation.quiet)
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import Schedule, next_run_at
+from midwatch.base.timetable import NO_CALENDARS, Calendars, Timetable
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
 from midwatch.domain.changes import Changes, change_record
@@ -49,11 +50,19 @@ class ImportResult(NamedTuple):
 class AutomationTransfer:
     """Service: exports and imports automations."""
 
-    def __init__(self, store: Store, clock: Clock, tasks: Tasks, check_route: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Tasks,
+        check_route: Callable[[str], str],
+        calendars: Calendars = NO_CALENDARS,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._tasks = tasks
         self._check_route = check_route
+        self._calendars = calendars
 
     async def export(self, ids: Iterable[str] = (), *, actor: AnyActor = None) -> list[Automation]:
         """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
@@ -115,8 +124,13 @@ class AutomationTransfer:
         values["agent"] = await self._tasks.check_agent(values["agent"])
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
-        if "tags" in values:
-            values["tags"] = tuple(values["tags"])
+        for name in ("tags", "days_off", "quiet_hours"):
+            if name in values:
+                values[name] = tuple(values[name])
+        Timetable.make(
+            Schedule.from_data(values["schedule"]), values.get("days_off", ()), values.get("quiet_hours", ()),
+            self._calendars,
+        )  # fmt: skip
         return values
 
     def _create(self, shot: Mapping[str, Any], values: dict[str, Any], actor: Actor, now: int) -> Changes:
