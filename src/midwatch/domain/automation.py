@@ -184,8 +184,9 @@ class Automation:
     @property
     def timed(self) -> bool:
         """Return whether the automation has times, and does not wait for triggers alone."""
-        times = self.schedule if isinstance(self.schedule, Mapping) else {}
-        return any(times.get(name) is not None for name in ("at", "every", "cron"))
+        if not isinstance(self.schedule, Mapping):  # it cannot be read
+            return True
+        return any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
 
     @property
     def label(self) -> str:

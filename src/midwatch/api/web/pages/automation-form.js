@@ -29,7 +29,8 @@ const KINDS = {
   },
 };
 const OVERLAPS = [
-  ["", "skip the due run; a firing waits"], ["skip", "skip the due run"], ["queue", "let one due run wait"], ["replace", "cancel the open run and start"],
+  ["", "skip the due run; a firing waits"],
+  ["skip", "skip the due run"], ["queue", "let one due run wait"], ["replace", "cancel the open run and start"],
 ];
 const LISTS = ["days_off", "quiet_hours"];
 const MISSED = [

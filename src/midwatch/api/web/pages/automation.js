@@ -177,7 +177,9 @@ function updateRunRow(node, run) {
 
 const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
 
-const OVERLAPS = { skip: "a due run is skipped", queue: "one due run waits", replace: "a due run replaces the open run" };
+const OVERLAPS = {
+  skip: "a due run is skipped", queue: "one due run waits", replace: "a due run replaces the open run",
+};
 
 const formatLimits = (budget) => budget &&
   `at most ${LIMIT_NAMES.filter((name) => budget[name]).map((name) => formatAmount(name, budget[name])).join(", ")}`;
