@@ -190,6 +190,11 @@ class Run:
         await self.wait_for_end(ABANDON_SECONDS)
         self.end()
 
+    @property
+    def worked_seconds(self) -> float:
+        """For how many seconds of monotonic time the turn has worked, without the time in which it waited."""
+        return self._working_time.read()
+
     # -- working time --------------------------------------------------------------------------------------------
 
     def limit_time(self, remaining: Callable[[], float | None], spend_budget: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
-from midwatch.domain import approval, automation, channel, context_item, goal, handoff, steering, task, worktree
+from midwatch.domain import alert, approval, automation, channel, context_item, goal, handoff, steering, task, worktree
 from midwatch.domain.account import Account, open_account
 from midwatch.domain.changes import Changes, Fence, Record, Update
 from midwatch.domain.channel import Delivery
@@ -151,6 +151,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "steer": steering.TRANSITIONS,
     "handoff": handoff.TRANSITIONS,
     "context_item": context_item.TRANSITIONS,
+    "alert": alert.TRANSITIONS,
 }
 
 
