@@ -95,8 +95,8 @@ class Alerts:
         return Report([], await self.find(self._graces._replace(**other)), [])
 
     async def list_loud(self) -> Sequence[Alert]:
-        """Return the stored alerts that nobody has acknowledged and that are not over."""
-        return [alert for alert in await self._store.list_open_alerts() if alert.loud]
+        """Return the raised alerts that nobody has acknowledged and that are not over."""
+        return [alert for alert in await self.list() if alert.loud and alert.id]
 
     async def acknowledge(self, alert_id: str, *, actor: AnyActor = None) -> Alert:
         """Acknowledge an alert, so that there are no more notices until it is over. A second call changes nothing."""

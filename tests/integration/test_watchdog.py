@@ -1,0 +1,92 @@
+"""Test the watchdog with a real server: its commands, and the pings to an address outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from commands import run
+from servers import Server, eventually
+
+SECRET = "s3cr3t-id"
+
+
+class Receiver:
+    """A receiver of pings on a loopback port. `answer` is the status line and headers of its replies."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.answer = "200 OK"
+        self.port = 0
+
+    async def reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Note the path and the body of a request, and answer it."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+        body = await reader.readexactly(int(found[1]) if found else 0)
+        self.calls.append((head.split()[1], body.decode()))
+        writer.write(f"HTTP/1.1 {self.answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    def has(self, path: str) -> bool:
+        """Return whether a ping came to this path."""
+        return any(called == path for called, _ in self.calls)
+
+
+@asynccontextmanager
+async def receive() -> AsyncIterator[Receiver]:
+    """Open a receiver on a free port."""
+    receiver = Receiver()
+    server = await asyncio.start_server(receiver.reply, "127.0.0.1", 0)
+    receiver.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield receiver
+
+
+async def test_pings_say_whether_all_is_well_and_show_no_secret(tmp_path: Path) -> None:
+    async with receive() as receiver:
+        url = f"http://127.0.0.1:{receiver.port}/{SECRET}"
+        server = Server(
+            tmp_path / "home", MIDWATCH_PING_URL=url, MIDWATCH_PING_EVERY="1", MIDWATCH_SILENT_AFTER="0.1",
+            MIDWATCH_DETECT_AGENTS="false",
+        )  # fmt: skip
+        await server.start()
+        try:
+            async with server.client() as client:
+                assert await eventually(lambda: receiver.has(f"/{SECRET}"))
+                task = (await client.post("/tasks", json={"prompt": "demo:hang", "agent": "demo"})).json()["id"]
+                told: list[dict[str, str]] = []
+                while not told:
+                    told = (await client.post("/watchdog")).json()["told"]
+                assert [(alert["subject"], alert["status"]) for alert in told] == [(task, "raised")]
+                assert await eventually(lambda: receiver.has(f"/{SECRET}/fail"))
+                assert receiver.calls[-1][1] == f"1 open alerts\nsilent {task}"
+
+                status = await asyncio.to_thread(run, ["status", "--check"], env=server.env)
+                assert (status.returncode, "Nothing needs attention" in status.stdout) == (1, False)
+                acknowledged = await asyncio.to_thread(run, ["watchdog", "ack", told[0]["id"]], env=server.env)
+                assert acknowledged.returncode == 0
+                receiver.calls.clear()
+                assert await eventually(lambda: receiver.has(f"/{SECRET}"))
+                status = await asyncio.to_thread(run, ["status", "--check"], env=server.env)
+                assert (status.returncode, "Nothing needs attention" in status.stdout) == (0, True)
+                listed = await asyncio.to_thread(run, ["watchdog", "--json"], env=server.env)
+                assert [alert["status"] for alert in json.loads(listed.stdout)["known"]] == ["acknowledged"]
+                doctor = await asyncio.to_thread(run, ["doctor"], env=server.env)
+                assert re.search(r"routine ping: .*all is well, answered 200", doctor.stdout)
+                assert "acknowledged by owner" in doctor.stdout
+
+                receiver.answer = f"302 Found\r\nlocation: http://localhost:{receiver.port}/elsewhere"
+                receiver.calls.clear()
+                assert await eventually(lambda: len(receiver.calls) > 1)
+                assert not receiver.has("/elsewhere")
+                routines = {routine["name"]: routine for routine in (await client.get("/routines")).json()["routines"]}
+                assert "answered 302" in routines["ping"]["last_error"]
+                assert SECRET not in json.dumps(routines) + doctor.stdout + server.log.read_text()
+        finally:
+            await server.stop()
