@@ -52,8 +52,8 @@ async def test_pings_say_whether_all_is_well_and_show_no_secret(tmp_path: Path) 
     async with receive() as receiver:
         url = f"http://127.0.0.1:{receiver.port}/{SECRET}"
         server = Server(
-            tmp_path / "home", MIDWATCH_PING_URL=url, MIDWATCH_PING_EVERY="1", MIDWATCH_SILENT_AFTER="0.1",
-            MIDWATCH_DETECT_AGENTS="false",
+            tmp_path / "home", MIDWATCH_PING_URL=url, MIDWATCH_PING_EVERY="0.2", MIDWATCH_SILENT_AFTER="0.1",
+            MIDWATCH_DETECT_AGENTS="false", MIDWATCH_SHUTDOWN_GRACE="0",
         )  # fmt: skip
         await server.start()
         try:

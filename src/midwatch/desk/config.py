@@ -179,7 +179,7 @@ class Settings(BaseModel):
     ping_url: Annotated[str, AfterValidator(_check_ping_url)] | None = Field(
         None, description="Address that the leader calls while all is well, such as https://hc-ping.com/ID."
     )
-    ping_every: Seconds = Field(60.0, ge=1, description="How often the leader calls ping_url.")
+    ping_every: Seconds = Field(60.0, ge=0.1, description="How often the leader calls ping_url.")
     shutdown_grace: Seconds = Field(5.0, ge=0, description="Time for running tasks to end by themselves on shutdown.")
     detect_agents: bool = Field(True, description="Offer known agent programs on the PATH without configuration.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level in the log.")

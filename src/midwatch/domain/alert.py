@@ -225,7 +225,7 @@ def check_late(group: Group, live: bool, age: Age, graces: Graces = DEFAULT_GRAC
         return []
     if live:
         kind: Kind = "waiting"
-        reason = f"{_count(group)} of agent {task.agent} for a free slot, {task.id} for {duration(late)}."
+        reason = f"{_count(group)} for agent {task.agent}, {task.id} for {duration(late)} for a free slot."
     else:
         kind = "overdue"
         reason = f"No live process has agent {task.agent}; {_count(group)}, {task.id} for {duration(late)}."
@@ -315,7 +315,8 @@ def check_plans(plans: Plans, now: int) -> list[Alert]:
 def check_deliveries(failed: Undelivered) -> list[Alert]:
     """Return an alert about the failed notices of a channel."""
     what = "1 notice" if failed.size == 1 else f"{failed.size} notices"
-    text = f"Undelivered: {what} on channel {failed.channel}\nSend again: midwatch deliveries --status failed"
+    remedy = "List: midwatch deliveries --failed. Send again: midwatch redeliver ID"
+    text = f"Undelivered: {what} on channel {failed.channel}\n{remedy}"
     return [Alert(subject=failed.channel, kind="undelivered", text=text, since=failed.first_at)]
 
 

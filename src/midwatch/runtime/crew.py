@@ -32,7 +32,6 @@ from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
-from midwatch.runtime.ping import Ping
 from midwatch.services.agent_registry import describe_offer
 
 FOREIGN = "foreign"
@@ -172,9 +171,6 @@ class Crew:
     async def _start_routines(self) -> None:
         routines = self._desk.routines
         routines.register("watchdog", self._pace.watchdog, self._desk.alerts.send)
-        if self._desk.settings.ping_url:
-            ping = Ping(self._desk.settings.ping_url, self._desk.alerts.list_loud)
-            routines.register("ping", self._desk.settings.ping_every, ping.send)
         routines.register("prune", self._pace.prune, self._prune)
         routines.register("handoffs", self._pace.handoffs, self._tend_handoffs)
         await routines.start(self.engine.leads)
