@@ -255,7 +255,8 @@ async def test_the_watchdog_finds_late_waiting_and_paused_records(store: Store) 
     await store.apply(Changes(records=(asked,), deliveries=tuple(failed)))
     assert await store.list_unanswered(NOW - 1, 9) == []
     assert await store.list_unanswered(NOW, 9) == [asked]
-    assert await store.list_undelivered() == [("c", 2, 3)]
+    assert await store.list_undelivered(3) == [("c", 2, 3)]
+    assert await store.list_undelivered(4) == [("c", 1, 4)]
     holder = await store.get_task("t_1")
     assert holder is not None
     assert await store.list_waits(holder) == [(NOW, None)]

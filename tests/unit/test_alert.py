@@ -258,7 +258,9 @@ async def test_work_without_a_server_and_failed_notices_are_problems(watched: Wa
     assert (alert.kind, alert.subject) == ("stopped", "desk")
     assert "1 pending task, 1 active automation, 1 open goal" in alert.text
     watched.living = [SERVER]
-    failed = Delivery(id="d_1", task_id="t_1", channel="pager", notice="done", text="x", status="failed")
+    failed = Delivery(id="d_1", task_id="t_1", channel="pager", notice="done", text="x", status="failed",
+        created_at=NOW,
+    )  # fmt: skip
     await watched.store.apply(Changes(deliveries=(failed,)))
     assert await watched.found() == [("undelivered", "pager")]
     await watched.alerts.send()

@@ -18,7 +18,7 @@ from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT
 from midwatch.base.version import __version__
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import check_same_database, find_server, home_path, is_answering
-from midwatch.cli.output import format_age, format_duration, paint_status
+from midwatch.cli.output import format_age, format_duration, paint_status, shorten
 
 if TYPE_CHECKING:
     from midwatch.base.home import Home
@@ -276,7 +276,7 @@ async def check_alerts() -> list[Finding]:
     findings = []
     for alert in alerts:
         known = f" (acknowledged by {alert['acknowledged_by']})" if alert["status"] == "acknowledged" else ""
-        text = alert["text"].replace("\n", ": ")
+        text = shorten(alert["text"].replace("\n", ": "), 300)
         remedy = f"midwatch watchdog ack {alert['id']}" if alert["status"] in ("raised", "escalated") else None
         findings.append(Finding("warn", f"{alert['alert']} {alert['subject']}", f"{text}{known}", remedy))
     return findings

@@ -41,8 +41,8 @@ async def status(
     except MidwatchError as not_ready:
         problem = str(not_ready)
     has_worker = await desk.has_worker()
-    attention = await find_attention(desk, has_worker)
     groups, unread = await read_groups(desk)
+    attention = await find_attention(desk, has_worker, unread)
     pid = desk.server.pid if desk.server else None
     server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
     if server:
@@ -84,15 +84,17 @@ async def read_groups(desk: Desk) -> tuple[dict[str, dict[str, list[object]]], d
     return groups, unread
 
 
-async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[str, Any]]]:
-    """Return the records that need a person's attention, by kind."""
+async def find_attention(desk: Desk, has_worker: bool, unread: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records that need a person's attention, by kind. Add to `unread` why alerts cannot be listed."""
     since = (datetime.now(UTC) - RECENT).isoformat()
     failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
     questions = await desk.client.approvals()
     deliveries = await desk.client.deliveries("failed")
     orphans = [task for task in await list_pending(desk) if task["wait"] == "agent"] if has_worker else []
-    listed = [alert for alert in await desk.client.alerts() if alert["status"] != "acknowledged"]
-    alerts = [{**alert, "id": alert["id"] or "-", "text": alert["text"].replace("\n", ": ")} for alert in listed]
+    try:
+        alerts = [dict(alert) for alert in await desk.client.alerts() if alert["status"] != "acknowledged"]
+    except MidwatchError as why:
+        alerts, unread["alerts"] = [], str(why)
     return {
         "alerts": alerts,
         "failed": [select(t, "id", "prompt", "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
@@ -138,7 +140,7 @@ def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
         items = attention.get(name, [])
         if items:
             lines.append(paint(head, "bold"))
-            lines += [f"  {item['id']}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
+            lines += [f"  {item['id'] or '-'}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
         if len(items) > ITEMS_SHOWN:
             lines.append(f"  ... and {len(items) - ITEMS_SHOWN} more")
     return lines or ["Nothing needs attention."]

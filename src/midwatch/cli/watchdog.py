@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk
-from midwatch.cli.output import format_age, join, paint, table
+from midwatch.cli.output import format_age, join, shorten, table
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from midwatch.wire.alerts import AlertInfo
 
 HEADERS = ("ID", "STATE", "SINCE", "ALERT")
+NEW_LINE = "\n"
+DETAIL_LENGTH = 300
 NOTHING = "No alerts. Nothing is late, stuck, silent or stopped."
 
 app = Group("Look for work that does not continue, list alerts, acknowledge one.")
@@ -42,12 +44,13 @@ async def ack(desk: Desk, alert_id: Annotated[str, Argument(metavar="ID", help="
 
 
 def list_alerts(alerts: Sequence[AlertInfo]) -> str:
-    """Return alerts as a table, and below it the details of each alert."""
+    """Return alerts as a table, with the details of each alert below its row."""
     rows = [(alert["id"] or "-", alert["status"], format_age(alert["since"]), first_line(alert)) for alert in alerts]
-    details = [paint(alert["text"].partition("\n")[2], "dim") for alert in alerts]
-    return join(table(HEADERS, rows, NOTHING), *details)
+    head, *lines = table(HEADERS, rows, NOTHING).splitlines()
+    details = [f"  {shorten(alert['text'].partition(NEW_LINE)[2], DETAIL_LENGTH)}" for alert in alerts]
+    return join(head, *(text for pair in zip(lines, details, strict=True) for text in pair))
 
 
 def first_line(alert: AlertInfo) -> str:
     """Return the first line of the text of an alert, which names the problem and its subject."""
-    return str(alert["text"]).partition("\n")[0]
+    return shorten(alert["text"].partition("\n")[0])

@@ -44,6 +44,8 @@ KEPT_SECONDS = 30 * 86400.0
 """How long a withdrawn alert stays in the store."""
 DESK = "desk"
 """The subject of alerts about the desk as a whole."""
+UNDELIVERED_SECONDS = 86400.0
+"""How old a notice may be that could not be sent. An older one stays in the list of deliveries."""
 PAUSED_BY_PEOPLE = ("paused by a person", SPENT, OVER)
 """Reasons of pauses that need nobody's attention."""
 INTERRUPTED = "interrupted its run"
@@ -169,8 +171,8 @@ class AlertStore(Protocol):
     async def list_paused_goals(self, expected: tuple[str, ...], limit: int) -> list[Goal]:
         """Return goals that are paused for a reason that is not one of the `expected` ones, oldest first."""
 
-    async def list_undelivered(self) -> list[Undelivered]:
-        """Return the failed deliveries of each channel."""
+    async def list_undelivered(self, since: int) -> list[Undelivered]:
+        """Return the failed deliveries of each channel that were created at or after a time."""
 
     async def count_plans(self) -> Plans:
         """Return how much work needs a running process."""
@@ -384,5 +386,6 @@ def _event(alert: Alert, payload: Payload, now: int, actor: str | None = None) -
 
 
 def _report(alert: Alert, payload: Payload, now: int, notice: str, text: str) -> Changes:
-    deliveries: tuple[Delivery, ...] = notify(alert.route, alert.subject, f"alert:{notice}:{alert.id}", text, now)
+    about = alert.task_id or alert.subject  # the notices of a task are pruned with it
+    deliveries: tuple[Delivery, ...] = notify(alert.route, about, f"alert:{notice}:{alert.id}", text, now)
     return Changes(events=(_event(alert, payload, now),), deliveries=deliveries)

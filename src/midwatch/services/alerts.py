@@ -168,7 +168,7 @@ class Alerts:
             "questions": self._check_questions(now, graces),
             "automations": self._check_automations(now, graces),
             "goals": self._check_goals(now, graces),
-            "notices": self._check_deliveries(),
+            "notices": self._check_deliveries(now),
             "processes": self._check_processes(now),
         }
         for name, check in checks.items():
@@ -236,8 +236,8 @@ class Alerts:
             for alert in rules.check_paused(goal):
                 yield alert
 
-    async def _check_deliveries(self) -> AsyncIterator[Alert]:
-        for failed in await self._store.list_undelivered():
+    async def _check_deliveries(self, now: int) -> AsyncIterator[Alert]:
+        for failed in await self._store.list_undelivered(now - int(rules.UNDELIVERED_SECONDS * SECOND)):
             for alert in rules.check_deliveries(failed):
                 yield alert
 

@@ -68,10 +68,11 @@ def list_paused_goals(tx: Tx, expected: tuple[str, ...], limit: int) -> list[Goa
     return tx.find_all(Goal, "alert.paused_goals", expected=dumps(expected), limit=limit)
 
 
-def list_undelivered(tx: Tx) -> list[Undelivered]:
+def list_undelivered(tx: Tx, since: int) -> list[Undelivered]:
     times: dict[str, list[int]] = {}
     for channel, created_at in tx.rows("alert.undelivered", {}):
-        times.setdefault(channel, []).append(created_at)
+        if created_at >= since:
+            times.setdefault(channel, []).append(created_at)
     return [Undelivered(channel, len(failed), min(failed)) for channel, failed in sorted(times.items())]
 
 
