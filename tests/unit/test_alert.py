@@ -29,7 +29,7 @@ from midwatch.domain.alert import (
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import Delivery
-from midwatch.domain.event import EventFilter, TaskProgress, event
+from midwatch.domain.event import DeliverySent, EventFilter, TaskProgress, event
 from midwatch.domain.instance import Instance
 from midwatch.domain.task import Task, meta
 from midwatch.services.alerts import Alerts
@@ -167,6 +167,8 @@ async def test_an_alert_is_told_once_escalated_once_and_withdrawn_even_after_res
         await watched.restart().send()
         await watched.clock.advance(60)
     assert await watched.notices() == ["Silent: dig"]
+    sent = DeliverySent(delivery_id="d_1", channel="pager", notice="alert")
+    await watched.store.apply(Changes(events=(event(sent, watched.clock.now(), **meta(task)),)))
     await watched.clock.advance(ESCALATE_SECONDS)
     for _ in range(200):  # more than three days
         await watched.restart().send()

@@ -147,6 +147,9 @@ class AlertStore(Protocol):
     async def prune_alerts(self, before: int) -> int:
         """Remove alerts that were withdrawn before a time, and return how many."""
 
+    async def list_signs(self) -> list[tuple[Task, Event | None]]:
+        """Return the running tasks, each with its newest event that is not about an alert or a notice."""
+
     async def list_late_agents(self, before: int) -> dict[str, int]:
         """Return how many pending tasks of each agent have been due since a time `before`."""
 
@@ -204,7 +207,7 @@ def check_stuck(task: Task, worked: float, grace: float = GRACE_SECONDS) -> list
     if task.wait is not None or not task.timeout_seconds or worked < task.timeout_seconds + grace:
         return []
     limit = duration(task.timeout_seconds)
-    text = f"Stuck: {cut(task.prompt, 80)}\n{task.id} has worked for {duration(worked)}, its timeout is {limit}."
+    text = f"Stuck: {_line(task.prompt)}\n{task.id} has worked for {duration(worked)}, its timeout is {limit}."
     return [_about_task(task, "stuck", text, task.started_at or task.created_at)]
 
 
@@ -216,7 +219,7 @@ def check_silent(task: Task, last: Event | None, age: Age, silent_seconds: float
         return []
     asks = task.wait == "approval"
     waits = "It waits for an answer; see `midwatch approvals`." if asks else "It does not wait for an answer."
-    text = f"Silent: {cut(task.prompt, 80)}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
+    text = f"Silent: {_line(task.prompt)}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
     return [_about_task(task, "silent", text, last_at)]
 
 
@@ -231,7 +234,7 @@ def check_late(group: Group, live: bool, age: Age, graces: Graces = DEFAULT_GRAC
     else:
         kind = "overdue"
         reason = f"No live process has agent {task.agent}; {_count(group)}, {task.id} for {duration(late)}."
-    text = f"{kind.capitalize()}: {cut(task.prompt, 80)}\n{reason}"
+    text = f"{kind.capitalize()}: {_line(task.prompt)}\n{reason}"
     return [replace(_about_task(task, kind, text, task.due_at), subject=task.agent)]
 
 
@@ -241,7 +244,7 @@ def check_behind(group: Group, what: Literal["session", "directory"], age: Age, 
     if late < grace:
         return []
     reason = f"{_count(group)} for {group.holder}, which runs in the same {what}, {task.id} for {duration(late)}."
-    text = f"Waiting: {cut(task.prompt, 80)}\n{reason}"
+    text = f"Waiting: {_line(task.prompt)}\n{reason}"
     subject = task.session_key if what == "session" else task.workdir or f"directory of {group.holder}"
     return [replace(_about_task(task, "waiting", text, task.due_at), subject=subject)]
 
@@ -251,9 +254,14 @@ def check_unanswered(approval: Approval, route: str | None, age: Age, grace: flo
     if age(approval.created_at) < grace:
         return []
     asked = f"{approval.task_id} asked {duration(age(approval.created_at))} ago; see `midwatch approval {approval.id}`."
-    text = f"Waiting: {cut(approval.question, 80)}\n{asked}"
+    text = f"Waiting: {_line(approval.question)}\n{asked}"
     about: dict[str, Any] = {"session_key": approval.session_key, "task_id": approval.task_id, "agent": approval.agent}
     return [Alert(subject=approval.id, kind="waiting", text=text, since=approval.created_at, route=route, **about)]
+
+
+def _line(text: str, length: int = 80) -> str:
+    """Return a text on one line, because the first line of an alert is its title."""
+    return cut(" ".join(text[: 10 * length].split()), length)
 
 
 def _count(group: Group) -> str:
@@ -279,7 +287,7 @@ def check_automation(automation: Automation, age: Age, grace: float = GRACE_SECO
     due = automation.next_run_at
     if automation.status != "active" or due is None or age(due) < grace:
         return []
-    text = f"Overdue: {automation.name}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
+    text = f"Overdue: {_line(automation.name)}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
     return [_about(automation, "overdue", text, due)]
 
 
@@ -288,7 +296,7 @@ def check_goal(goal: Goal, age: Age, grace: float = GRACE_SECONDS) -> list[Alert
     due = goal.next_run_at or goal.updated_at
     if goal.status != "active" or age(due) < grace:
         return []
-    text = f"Overdue: {cut(goal.objective, 80)}\nThe next step of {goal.id} was due at {iso(due)}."
+    text = f"Overdue: {_line(goal.objective)}\nThe next step of {goal.id} was due at {iso(due)}."
     return [_about(goal, "overdue", text, due)]
 
 
@@ -297,8 +305,8 @@ def check_paused(record: Automation | Goal) -> list[Alert]:
     why = record.paused_why
     if record.status != "paused" or not why or why in PAUSED_BY_PEOPLE or why.endswith(INTERRUPTED):
         return []
-    name = record.name if isinstance(record, Automation) else cut(record.objective, 80)
-    text = f"Paused: {name}\n{why}. Continue: midwatch {record.noun} resume {record.id}"
+    name = _line(record.name) if isinstance(record, Automation) else _line(record.objective)
+    text = f"Paused: {name}\n{_line(why, 300)}. Continue: midwatch {record.noun} resume {record.id}"
     return [_about(record, "paused", text, record.updated_at)]
 
 

@@ -183,7 +183,7 @@ class Alerts:
 
     async def _check_running(self, now: int, graces: Graces) -> AsyncIterator[Alert]:
         age = self._sleeps.age
-        for task, last in (await self._store.read_desk_state()).running:
+        for task, last in await self._store.list_signs():
             worked = self._worked(task.id, task.attempt)
             if worked is None:
                 worked = age(task.started_at or task.created_at)

@@ -144,6 +144,7 @@ class VerbStore(VerbRunner):
     get_alert = peek(alert.get)
     list_open_alerts = read(alert.list_open)
     prune_alerts = write(alert.prune)
+    list_signs = snapshot(alert.list_signs)
     list_late_agents = read(alert.list_late_agents)
     find_oldest_late = read(alert.find_oldest_late)
     list_behind_sessions = snapshot(alert.list_behind_sessions)

@@ -74,6 +74,13 @@ SELECT count(*) FROM automations {by:automations_due} WHERE status = 'active' AN
 SELECT count(*) FROM goals {by:goals_open}
 WHERE status IN ('waiting_for_session', 'active', 'paused') AND status <> 'paused'
 
+-- last_sign: the newest event of a task that is not about an alert or a notice
+SELECT {event} FROM events
+WHERE task_id = :task_id AND kind NOT IN (
+  'watchdog_alert', 'watchdog_acknowledged', 'watchdog_withdrawn', 'delivery_sent', 'delivery_failed', 'delivery_retried'
+)
+ORDER BY seq DESC LIMIT 1
+
 -- waits: when an attempt asked people or handed work over and waited, and when each wait ended
 SELECT created_at, resolved_at FROM approvals WHERE task_id = :id AND attempt = :attempt
 UNION ALL SELECT created_at, completed_at FROM handoffs

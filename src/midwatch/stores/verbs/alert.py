@@ -6,6 +6,7 @@ from midwatch.domain.alert import Alert, Group, Plans, Undelivered
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes
+from midwatch.domain.event import Event
 from midwatch.domain.goal import Goal
 from midwatch.domain.task import Task
 from midwatch.stores.rows import dumps
@@ -32,6 +33,10 @@ def list_open(tx: Tx) -> list[Alert]:
 
 def prune(tx: Tx, before: int) -> int:
     return tx.run("alert.prune", {"before": before})
+
+
+def list_signs(tx: Tx) -> list[tuple[Task, Event | None]]:
+    return [(task, tx.find(Event, "alert.last_sign", task_id=task.id)) for task in tasks.list_running(tx)]
 
 
 def list_late_agents(tx: Tx, before: int) -> dict[str, int]:
