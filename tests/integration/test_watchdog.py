@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from commands import run
-from servers import Server, eventually
+from midwatch.domain.changes import Changes
+from midwatch.runtime.runtime import Runtime
+from records import CLOCK, a_task, an_automation
+from servers import Server, environment, eventually
 
 SECRET = "s3cr3t-id"
 
@@ -90,3 +93,25 @@ async def test_pings_say_whether_all_is_well_and_show_no_secret(tmp_path: Path) 
                 assert SECRET not in json.dumps(routines) + doctor.stdout + server.log.read_text()
         finally:
             await server.stop()
+
+
+async def test_status_without_a_server_names_what_does_not_continue_despite_a_bad_record(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    now = CLOCK.now()
+    bad_zone = {"every": 3600, "zone": "Mars/Olympus", "anchor": "2026-01-01T00:00:00Z"}
+    async with Runtime.open(home, work=False) as desk:
+        paused = an_automation(now, id="am_p", status="paused", paused_why="3 runs failed", next_run_at=None)
+        broken = an_automation(now, id="am_z", schedule=bad_zone, session_key="auto:z")
+        await desk.store.apply(Changes(records=(paused, broken, a_task(id="t_1"))))
+    env = environment(home, MIDWATCH_DETECT_AGENTS="false")
+    status = await asyncio.to_thread(run, ["status", "--check", "--json"], env=env)
+    told = json.loads(status.stdout)
+    assert status.returncode == 1
+    assert sorted(alert["alert"] for alert in told["attention"]["alerts"]) == ["paused", "stopped"]
+    text, doctor, watchdog = await asyncio.gather(
+        *(asyncio.to_thread(run, [name], env=env) for name in ("status", "doctor", "watchdog"))
+    )
+    for output in (text.stdout, doctor.stdout, watchdog.stdout):
+        assert "Paused: look {{date}}" in output
+        assert "no server is running" in output
+    assert "Nothing needs attention" not in text.stdout
