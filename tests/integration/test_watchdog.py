@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from commands import run
+from midwatch.base.clock import SECOND
 from midwatch.domain.changes import Changes
 from midwatch.runtime.runtime import Runtime
+from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from records import CLOCK, a_task, an_automation
-from servers import Server, environment, eventually
+from servers import Server, environment, eventually, until
 
 SECRET = "s3cr3t-id"
 
@@ -115,3 +117,21 @@ async def test_status_without_a_server_names_what_does_not_continue_despite_a_ba
         assert "Paused: look {{date}}" in output
         assert "no server is running" in output
     assert "Nothing needs attention" not in text.stdout
+
+
+async def test_the_process_of_a_task_knows_how_long_it_worked(tmp_path: Path) -> None:
+    clock, go_on = FakeClock(CLOCK.now()), asyncio.Event()
+    agent = ScriptedAgent(ask("May I?", expires=10**6), wait_for(go_on), result("done"), name="it")
+    async with Runtime.open(tmp_path / "home", agents={"it": agent}, clock=clock) as desk:
+        task = await desk.tasks.submit("dig", agent="it", timeout_seconds=600.0)
+        question = await until(desk.approvals.list)
+        await clock.advance(3000)  # it waits for an answer
+        await desk.approvals.answer(question[0].id, grant=True)
+        await until(lambda: desk.running_tasks[task.id].worked_seconds > 0 or clock.advance(1))
+        worked = desk.running_tasks[task.id].worked_seconds
+        clock.set(clock.now() + 8 * 3600 * SECOND)  # the machine was suspended
+        assert desk.running_tasks.read_worked_seconds(task.id, 1) == worked < 60
+        assert desk.running_tasks.read_worked_seconds(task.id, 2) is None
+        assert "stuck" not in [alert.kind for alert in await desk.alerts.find()]
+        go_on.set()
+        assert (await desk.tasks.wait(task.id)).status == "done"

@@ -200,7 +200,7 @@ class Alerts:
         counts = await store.list_late_agents(now - int(min(graces.overdue, graces.waiting) * SECOND))
         living = await self._living() if counts else []
         live = {name for instance in living for name in instance.agents}
-        for agent, count in counts.items():
+        for agent, count in counts.items() if living else ():  # without any process, work is `stopped`
             limit = before if agent in live else now - int(graces.overdue * SECOND)
             oldest = await store.find_oldest_late(agent, limit, free=agent in live)
             if oldest is not None:
