@@ -221,6 +221,21 @@ async def test_alerts_of_the_watchdog_are_shown_on_the_now_page_and_in_the_list(
     await expect(listed.locator(".automation-list .row-sub")).not_to_contain_text("Silent")
 
 
+async def test_an_alert_is_acknowledged_on_the_now_page_for_everybody(desk: Desk) -> None:
+    task = (await desk.post("/tasks", {"prompt": "demo:hang watch the moon", "agent": "demo"}))["id"]
+    page = await desk.open("/")
+    row = page.locator(".now-waiting .attention li", has_text="Silent: demo:hang watch the moon")
+    raised: list[str] = []
+    while task not in raised:
+        looked = await desk.post("/watchdog")
+        raised = [alert["subject"] for alert in looked["told"] + looked["known"]]
+    await row.get_by_role("button", name="Acknowledge").click()
+    await expect(row).to_have_count(0)
+    (alert,) = [alert for alert in (await desk.get("/alerts"))["alerts"] if alert["subject"] == task]
+    assert (alert["status"], alert["acknowledged_by"]) == ("acknowledged", "owner")
+    await desk.post(f"/tasks/{task}/cancel")
+
+
 async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> None:
     desk.expect_problem("status of 422")
     page = await desk.open("/goals")

@@ -79,7 +79,11 @@ class Desk(Foundation):
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.task_ends = TaskEnds(store, self.subscriptions)
-        self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
+        self.alerts = Alerts(
+            store, clock, self.living, settings.silence_of, graces=settings.graces(),
+            escalate_after=settings.escalate_after, route=settings.notify,
+            worked=self.running_tasks.read_worked_seconds,
+        )  # fmt: skip
 
     def _build_handoffs(self) -> Handoffs:
         """Build the handoff service, and disable handoffs to the agents whose setting `handoffs` is False."""

@@ -184,9 +184,8 @@ class Automation:
     @property
     def timed(self) -> bool:
         """Return whether the automation has times, and does not wait for triggers alone."""
-        if not isinstance(self.schedule, Mapping):  # it cannot be read
-            return True
-        return any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
+        unreadable = not isinstance(self.schedule, Mapping)
+        return unreadable or any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
 
     @property
     def label(self) -> str:

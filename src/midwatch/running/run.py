@@ -90,6 +90,8 @@ class Run:
         """How long the run had worked when its time was limited first, and the two functions of `limit_time`."""
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
         self._escalation: asyncio.Task[None] | None = None
+        self._prepared = 0.0
+        """How long the run had worked when its time was limited first."""
         self._working_time = Stopwatch(host.clock)
         """The time of the turn, without the time in which the turn waited."""
         self.meter = Meter(self._working_time.read)
@@ -190,6 +192,14 @@ class Run:
         await self.wait_for_end(ABANDON_SECONDS)
         self.end()
 
+    @property
+    def worked_seconds(self) -> float:
+        """For how many seconds of monotonic time the turn has worked, without waits and without its preparation.
+
+        If the preparation has not ended, these are the seconds of the preparation.
+        """
+        return self._working_time.read() - self._prepared
+
     # -- working time --------------------------------------------------------------------------------------------
 
     def limit_time(self, remaining: Callable[[], float | None], spend_budget: Callable[[], None]) -> None:
@@ -198,7 +208,8 @@ class Run:
         `remaining` returns the rest of the budget in seconds. If the budget is the shorter limit, `spend_budget` is
         called when it is spent.
         """
-        self._limits = self._working_time.read(), remaining, spend_budget
+        self._prepared = self._working_time.read()
+        self._limits = self._prepared, remaining, spend_budget
         self._arm()
 
     def _arm(self) -> None:

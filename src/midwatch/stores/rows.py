@@ -15,6 +15,7 @@ import orjson
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.account import Account
 from midwatch.domain.agent import Choice
+from midwatch.domain.alert import Alert
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.channel import Delivery
@@ -126,7 +127,7 @@ RECORDS: Mapping[str, type] = {
     record.noun if record is ContextItem else record.__name__.lower(): record
     for record in (
         Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
-        Handoff, Account, ContextItem, Trigger, Firing,
+        Handoff, Account, ContextItem, Alert, Trigger, Firing,
     )
 }  # fmt: skip
 COLUMNS: Mapping[type, tuple[str, ...]] = {

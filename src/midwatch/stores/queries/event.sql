@@ -9,8 +9,10 @@ UPDATE event_head SET last_seq = last_seq
 -- append: store one event
 INSERT INTO events ({event}) VALUES ({event_marks})
 
--- last_of_task: the newest event of a task, except alerts of the watchdog
-SELECT {event} FROM events WHERE task_id = :task_id AND kind <> 'watchdog_alert' ORDER BY seq DESC LIMIT 1
+-- last_of_task: the newest event of a task, except those about alerts of the watchdog
+SELECT {event} FROM events
+WHERE task_id = :task_id AND kind NOT IN ('watchdog_alert', 'watchdog_acknowledged', 'watchdog_withdrawn')
+ORDER BY seq DESC LIMIT 1
 
 -- bounds: the first and last seq of the log
 SELECT oldest_seq, last_seq FROM event_head
