@@ -14,10 +14,11 @@ from midwatch.base.durations import duration
 from midwatch.base.text import cut
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes
-from midwatch.domain.channel import Delivery, notify
+from midwatch.domain.channel import Delivery
 from midwatch.domain.event import Event, WatchdogAlert, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.goal import Goal
+from midwatch.domain.notice import notify, title_of
 from midwatch.domain.task import Task
 
 Kind = Literal["overdue", "stuck", "silent"]
@@ -58,6 +59,7 @@ class Alert(NamedTuple):
     text: Annotated[str, Example("Silent: Rebuild the index")]
     since: int
     route: Hidden[str | None] = None
+    notices: Hidden[str | None] = None
     session_key: Hidden[str | None] = None
     task_id: Hidden[str | None] = None
     agent: Hidden[str | None] = None
@@ -79,7 +81,7 @@ def check_running(task: Task, last: Event | None, now: int, silent_seconds: floa
     """Return the alerts about a running task."""
     alerts = []
     started = task.started_at or task.created_at
-    worked, name = (now - started) / SECOND, cut(task.prompt, 80)
+    worked, name = (now - started) / SECOND, title_of(task)
     if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
         text = (
             f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
@@ -101,12 +103,12 @@ def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
     if live or late < GRACE_SECONDS or task.waits_until(now):
         return []
     reason = f"No live process has agent {task.agent}; {task.id} has waited for {duration(late)}."
-    text = f"Overdue: {cut(task.prompt, 80)}\n{reason}"
+    text = f"Overdue: {title_of(task)}\n{reason}"
     return [_about_task(task, "overdue", text, task.due_at)]
 
 
 def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
-    return Alert(task.id, kind, text, since, task.route, task.session_key, task.id, task.agent)
+    return Alert(task.id, kind, text, since, task.route, task.notices, task.session_key, task.id, task.agent)
 
 
 def check_automation(automation: Automation, now: int) -> list[Alert]:
@@ -115,7 +117,7 @@ def check_automation(automation: Automation, now: int) -> list[Alert]:
     if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
         return []
     text = f"Overdue: {automation.name}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
-    about = (automation.route, automation.session_key, None, automation.agent)
+    about = (automation.route, automation.notices, automation.session_key, None, automation.agent)
     return [Alert(automation.id, "overdue", text, due, *about)]
 
 
@@ -125,7 +127,7 @@ def check_goal(goal: Goal, now: int) -> list[Alert]:
     if goal.status != "active" or (now - due) / SECOND < GRACE_SECONDS:
         return []
     text = f"Overdue: {cut(goal.objective, 80)}\nThe next step of {goal.id} was due at {iso(due)}."
-    return [Alert(goal.id, "overdue", text, due, goal.route, goal.session_key, None, goal.agent)]
+    return [Alert(goal.id, "overdue", text, due, goal.route, goal.notices, goal.session_key, None, goal.agent)]
 
 
 def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Changes]:
@@ -141,5 +143,5 @@ def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Ch
             "session_key": alert.session_key, "task_id": alert.task_id, "agent_id": alert.agent,
         }  # fmt: skip
         events.append(event(payload, now, **about))
-        deliveries += notify(alert.route, alert.subject, f"alert:{alert.kind}:{now}", alert.text, now)
+        deliveries += notify(alert.route, alert.notices, alert.subject, f"alert:{alert.kind}:{now}", alert.text, now)
     return sent, Changes(events=tuple(events), deliveries=tuple(deliveries))

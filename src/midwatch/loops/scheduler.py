@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.notice import PlanNotices, keep_policy
 from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
 
@@ -43,6 +45,7 @@ class Scheduler(LeaderLoop):
         cancel: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
+        plan: PlanNotices = keep_policy,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
@@ -52,6 +55,7 @@ class Scheduler(LeaderLoop):
         self._cancel = cancel
         self._templates = templates or Templates()
         self._expire = expire
+        self._plan = plan
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -84,6 +88,7 @@ class Scheduler(LeaderLoop):
             await asyncio.gather(*(step(record) for record, step in fresh))
 
     async def _fire(self, automation: Automation, held: frozenset[Hold] = frozenset()) -> None:
+        stored, automation = automation, replace(automation, notices=self._plan(automation.route, automation.notices))
         try:
             if "closed" in held:
                 await self._store.apply(automations_step.pause_for_closed_session(automation, self._clock.now()))
@@ -93,7 +98,7 @@ class Scheduler(LeaderLoop):
             try:
                 await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=runs))
             except Conflict:
-                if await self._store.get_automation(automation.id) != automation:
+                if await self._store.get_automation(automation.id) != stored:
                     return  # another process has fired or changed it
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=True))
@@ -114,7 +119,8 @@ class Scheduler(LeaderLoop):
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
-            await self._store.apply(goals_step.wake(goal, self._clock.now(), means, thread))
+            planned = replace(goal, notices=self._plan(goal.route, goal.notices))
+            await self._store.apply(goals_step.wake(planned, self._clock.now(), means, thread))
         except Conflict:
             log.debug("goal %s was continued or changed by another process", goal.id)
         except StoreError as problem:

@@ -12,6 +12,7 @@ from midwatch.base.clock import SECOND, Clock
 from midwatch.domain import alert as rules
 from midwatch.domain.alert import SILENT_SECONDS, Alert
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.notice import PlanNotices, keep_policy
 from midwatch.domain.store import Store
 from midwatch.domain.task_store import TaskFilter
 from midwatch.services.authorization import authorize
@@ -30,6 +31,7 @@ class Alerts:
         clock: Clock,
         live: Callable[[], Awaitable[frozenset[str]]],
         silent: Callable[[str], float] = lambda agent: SILENT_SECONDS,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         """Build the service. `live` returns the names of the agents that a live process offers.
 
@@ -39,6 +41,7 @@ class Alerts:
         self._clock = clock
         self._live = live
         self._silent = silent
+        self._plan = plan
 
     async def send(self, *, actor: AnyActor = None) -> list[Alert]:
         """Send an alert for each problem, except for alerts that were sent a short time ago. Return the sent alerts."""
@@ -49,9 +52,13 @@ class Alerts:
         sent = await self._store.list_sent_alerts(since) if alerts else frozenset()
         fresh = [alert for alert in alerts if alert.id not in sent]
         if fresh:
-            await self._store.record_alerts(*rules.write_alerts(fresh, now))
+            planned = [alert._replace(notices=self._plan_notices(alert)) for alert in fresh]
+            await self._store.record_alerts(*rules.write_alerts(planned, now))
             log.warning("sent alerts: %s", ", ".join(alert.id for alert in fresh))
         return fresh
+
+    def _plan_notices(self, alert: Alert) -> str | None:
+        return alert.notices if alert.task_id else self._plan(alert.route, alert.notices)  # a task has its plan already
 
     async def find(self, *, actor: AnyActor = None) -> list[Alert]:
         """Return an alert for each problem that exists now, and send no alerts."""

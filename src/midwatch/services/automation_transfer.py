@@ -7,7 +7,7 @@ or targets of routes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,10 +17,11 @@ from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
 from midwatch.domain.changes import Changes, change_record
-from midwatch.domain.channel import hide_target
+from midwatch.domain.channel import hide_target, name_again
 from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
+from midwatch.domain.notice import CheckRoute
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.services.authorization import allows, authorize, own_record
@@ -49,7 +50,7 @@ class ImportResult(NamedTuple):
 class AutomationTransfer:
     """Service: exports and imports automations."""
 
-    def __init__(self, store: Store, clock: Clock, tasks: Tasks, check_route: Callable[[str], str]) -> None:
+    def __init__(self, store: Store, clock: Clock, tasks: Tasks, check_route: CheckRoute) -> None:
         self._store = store
         self._clock = clock
         self._tasks = tasks
@@ -91,7 +92,8 @@ class AutomationTransfer:
             return Changes(), "deleted"
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
-            values = await self._check_values({**shot, "route": route or shot.get("route")})
+            again = name_again(route) if route else shot.get("route")
+            values = await self._check_values({**shot, "route": again})
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:

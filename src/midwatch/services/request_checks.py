@@ -13,7 +13,7 @@ from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plai
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     """Raise InvalidInput if the prompt or another value of a submission is wrong."""
     for field, value in (("prompt", prompt), *wish.items()):
-        if isinstance(value, str) and not is_plain(value):
+        if not all(is_plain(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise InvalidInput(f"`{field}` has a NUL or an incomplete character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; write what the agent should do.", field="prompt")

@@ -8,7 +8,7 @@ from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, FailFast, create_model
+from pydantic import BaseModel, create_model
 from pydantic import Field as Value
 
 from midwatch.domain.fields import REQUIRED, Field, Input, fields_of, inputs
@@ -81,5 +81,5 @@ def _request_type(kind: Any, given: Input, seconds: Any) -> Any:
         return kind
     kind = json_type(kind)
     if get_origin(kind) is list:
-        return Annotated[kind, FailFast(), Value(max_length=given.longest)]
+        return Annotated[kind, Value(max_length=given.longest, fail_fast=True)]
     return kind if get_origin(kind) is dict else Annotated[kind, Value(max_length=given.longest)]
