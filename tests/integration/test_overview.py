@@ -199,7 +199,7 @@ async def test_an_invalid_time_is_refused(served: Served, since: str) -> None:
 
 async def test_a_tasks_page_shows_all_its_details(served: Served) -> None:
     harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
-    task = await run_task(served, harmful, route="pager")
+    task = await run_task(served, harmful, route="pager", notices="all")
     async with asyncio.timeout(20):
         while len((await served.get("/deliveries", status="sent"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)

@@ -44,11 +44,11 @@ from midwatch.desk.tables import (
 from midwatch.domain.agent import check_name
 from midwatch.domain.automation import ManageMode
 from midwatch.domain.identity import TokenRole
-from midwatch.domain.notice import CLOCK, DIGEST_AT
+from midwatch.domain.notice import DIGEST_AT
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy
 from midwatch.wire.fields import Seconds
-from midwatch.wire.flaws import HEADER, STRUCTURED, explain_flaw
+from midwatch.wire.flaws import HEADER, STRUCTURED, TIME_OF_DAY, explain_flaw
 
 FILE = "midwatch.toml"
 PREFIX = "midwatch_"
@@ -126,7 +126,7 @@ class Settings(BaseModel):
         None, description="Route of work that names none: `channel` or `channel:target`; several with blanks between."
     )
     digest_at: str = Field(
-        DIGEST_AT, pattern=f"^{CLOCK}$", description="Time at which daily digests of notices are sent, as HH:MM."
+        DIGEST_AT, pattern=TIME_OF_DAY, description="Time at which daily digests of notices are sent, as HH:MM."
     )
     max_open: int = Field(1000, ge=1, description="Maximum number of open tasks; further submissions are refused.")
     max_open_per_actor: int | None = Field(

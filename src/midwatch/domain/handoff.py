@@ -334,14 +334,14 @@ def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def take_over(task: Task, source: Task, title: str) -> Task:
+def take_over(task: Task, source: Task, title: str = "") -> Task:
     """Return the target's task of a transfer.
 
     It continues in the conversation of the source, and its notices and its result go where those of the source went.
-    The notices name the title of the source's work or, if it has none, `title`.
+    The notices name the title of the source's work or, if it has none, `title` or the prompt.
     """
     same = {name: getattr(source, name) for name in TAKEN_OVER}
-    same["notices"] = add_title(source.notices, title) if source.route else None
+    same["notices"] = add_title(source.notices, title or task.prompt) if source.route else None
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
     return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
