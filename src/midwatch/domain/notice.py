@@ -162,6 +162,12 @@ def _next_digest(policy: str, now: int) -> int:
     return now if at is None else at
 
 
+def limit_to_questions(plan: str | None) -> str:
+    """Return a plan that sends only questions and other urgent notices, and nothing to channels that are off."""
+    off = [word for word in (plan or "").split() if word.endswith("=off")]
+    return " ".join([*off, "questions"])
+
+
 def keep_policy(route: str | None, policy: str | None) -> str | None:
     """Return the plan of a desk whose channels have no policies of their own."""
     return complete_policy(policy, "UTC") if route and policy else None
@@ -200,7 +206,8 @@ def title_of(task: Told) -> str:
 
 def pass_on(task: Told) -> str | None:
     """Return the field `notices` for work that a task starts. Its results are told, even if a chat's are not."""
-    return None if task.cause == "message" and show_plan(task.notices) == "questions" else task.notices
+    chat = task.cause == "message" and (plan_of(task.notices) or "").endswith("questions")
+    return None if chat else task.notices
 
 
 # -- notices -----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -17,7 +16,6 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.listing import Listing
-from midwatch.domain.notice import CheckRoute, PlanNotices, check_notices, keep_policy, pass_on, plan_of
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
@@ -30,7 +28,7 @@ from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.child_tasks import attach_retry, attach_task
 from midwatch.services.records import apply_with_retry, require
-from midwatch.services.request_checks import check, check_repository, resolve_workdir
+from midwatch.services.request_checks import Routes, check, check_repository, resolve_workdir
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.task_stops import stop_task
 from midwatch.services.waiter import Waiter
@@ -55,24 +53,22 @@ class Tasks:
         store: Store,
         clock: Clock,
         agents: AgentRegistry,
-        check_route: CheckRoute,
+        check_route: Callable[[str | Sequence[str]], str],
         limits: Limits | None = None,
         submitter: str | None = None,
         waiter: Waiter | None = None,
         default_route: str | None = None,
         endings: TaskEndings | None = None,
         authorization: Authorization | None = None,
-        plan: PlanNotices = keep_policy,
+        plan: Callable[[str | None, str | None], str | None] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._agents = agents
-        self._check_route = check_route
+        self._routes = Routes(check_route, default_route, plan)
         self._limits = limits or Limits()
         self._submitter = submitter
         self._waiter = waiter or Waiter()
-        self._default_route = default_route
-        self._plan = plan
         self._endings = endings
         self.authorization = authorization or Authorization(store, self._terms)
 
@@ -89,8 +85,6 @@ class Tasks:
         task = await attach_task(self._store, await self._build(prompt, actor_name(actor), wish), parent)
         if parent is not None:
             task = task._replace(returns_to=parent.id, returns="wake" if wish.get("wake") else "context")
-            if task.route == parent.route and parent.notices and not wish.get("notices"):
-                task = task._replace(notices=plan_of(pass_on(parent)) or task.notices)
         task = await self._insert(task, self._limits)
         await self.authorization.check_tasks(actor, "read", [task])  # an idempotency key may find an earlier task
         return task
@@ -136,7 +130,7 @@ class Tasks:
         check(prompt, wish, self._limits.max_prompt)
         name = wish.get("agent") or self._agents.default
         terms = await self._terms(name)
-        route, policy = self._find_route(wish)
+        route, notices = self._routes.choose(wish)
         delay = wish.get("delay") or 0
         key = wish.get("idempotency_key")
         now = self._clock.now()
@@ -149,7 +143,7 @@ class Tasks:
             now, prompt, name, session, delay=int(delay * SECOND), cause=wish.get("cause") or "submit",
             priority=wish.get("priority") or 0, creator=actor,
             origin_channel=wish.get("origin_channel"), origin_session=origin,
-            route=route, notices=self._plan(route, policy) if route else None, workdir=wish.get("workdir"),
+            route=route, notices=notices, workdir=wish.get("workdir"),
             dir_key=None if worktree or wish.get("share_workdir") else terms.dir_key(wish.get("workdir")),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
@@ -159,25 +153,6 @@ class Tasks:
             approvals=check_policy(wish.get("approvals")),
             on_budget=terms.mode_of(wish.get("on_budget"), askable=bool(route or actor)),
         )  # fmt: skip
-
-    def _find_route(self, wish: Submission) -> tuple[str | None, str | None]:
-        """Return the route of a new task, and the policy of its notices if the request decides it.
-
-        Without a route the task gets the channel that it came from, if there is one, else the default route. The
-        default route gets no results of chat messages: whoever writes them reads the answers in the chat.
-        """
-        policy = check_notices(wish.get("notices"))
-        if wanted := wish.get("route"):
-            return self._check_route(wanted), policy
-        if origin := wish.get("origin_channel"):
-            with suppress(InvalidInput):
-                return self._check_route([origin]), policy
-        if not self._default_route:
-            return None, None
-        route = self._check_route(self._default_route)
-        if policy is None and wish.get("cause") == "message" and self._plan(route, None) != "off":
-            policy = "questions"
-        return route, policy
 
     async def _worktree(
         self, wish: Submission, session: str | None, terms: AgentTerms, now: int

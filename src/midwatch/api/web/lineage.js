@@ -49,7 +49,8 @@ export function updateNotice(node, delivery) {
   const waits = delivery.status === "pending" && delivery.policy?.startsWith("digest:") && !delivery.attempts &&
     Date.parse(delivery.due_at) > Date.now();
   const why = delivery.error ?? (waits ? `in the digest of ${formatDateTime(delivery.due_at)}` : "");
-  setText(node.querySelector(".why"), why).title = delivery.policy ? `${why} (notices: ${delivery.policy})`.trim() : why;
+  const policy = delivery.policy ? ` (notices: ${delivery.policy})` : "";
+  setText(node.querySelector(".why"), why).title = `${why}${policy}`.trim();
   node.querySelector("button").hidden = delivery.status !== "failed" || !desk.may.act;
 }
 

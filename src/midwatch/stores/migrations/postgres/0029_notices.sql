@@ -7,4 +7,4 @@ ALTER TABLE deliveries ADD COLUMN policy TEXT;
 ALTER TABLE deliveries ADD COLUMN digest_id TEXT;
 ALTER TABLE deliveries DROP CONSTRAINT deliveries_task_id_channel_notice_key;
 CREATE UNIQUE INDEX deliveries_once ON deliveries (task_id, channel, notice, coalesce(target, ''));
-CREATE INDEX deliveries_digest ON deliveries (digest_id) WHERE digest_id IS NOT NULL;
+CREATE INDEX deliveries_digest ON deliveries (digest_id, id) WHERE digest_id IS NOT NULL;

@@ -26,4 +26,4 @@ ALTER TABLE deliveries_new RENAME TO deliveries;
 CREATE INDEX deliveries_due ON deliveries (due_at) WHERE status = 'pending';
 CREATE INDEX deliveries_status ON deliveries (status, id);
 CREATE UNIQUE INDEX deliveries_once ON deliveries (task_id, channel, notice, coalesce(target, ''));
-CREATE INDEX deliveries_digest ON deliveries (digest_id) WHERE digest_id IS NOT NULL;
+CREATE INDEX deliveries_digest ON deliveries (digest_id, id) WHERE digest_id IS NOT NULL;
