@@ -211,7 +211,7 @@ async def test_an_alert_lives_as_its_table_says(store: Store) -> None:
     cases = [(before, after) for before in TRANSITIONS if before != "found" for after in STEPS]
     for number, (before, after) in enumerate(cases):
         found = Alert(subject=f"t_{number}", kind="silent", text="Silent: dig", since=5, task_id="t_1")
-        raised, changes = alerts.raise_alert(found, f"al_{number}", 10, "console:x")
+        raised, changes = alerts.raise_alert(found, f"al_{number}", 10, "console:x", None)
         assert await store.raise_alert(raised, changes)
         assert not await store.raise_alert(replace(raised, id="al_same"), changes)
         if before != "raised":

@@ -101,7 +101,7 @@ def test_automations_and_goals_are_overdue_after_the_grace_period() -> None:
 def test_an_alert_is_an_event_and_with_a_route_a_delivery() -> None:
     (found,) = check_automation(an_automation(NOW, next_run_at=NOW), at(NOW + GRACE))
     for route, channels in (("console", ["console"]), (None, [])):
-        alert, changes = raise_alert(found, "al_1", NOW, route)
+        alert, changes = raise_alert(found, "al_1", NOW, route, None)
         assert alert.status == "raised"
         assert [event.kind for event in changes.events] == ["watchdog_alert"]
         assert [delivery.channel for delivery in changes.deliveries] == channels

@@ -311,7 +311,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         ("failures", automation["consecutive_failures"] or None),
         ("session", automation["session_key"]),
         ("fresh", "yes" if automation["fresh"] else None),
-        *out.pick(automation, "route", "workdir"),
+        *out.pick(automation, "route", "notices", "workdir"),
         ("timeout", out.format_duration(automation["timeout_seconds"], "")),
         ("on crash", automation["on_crash"]),
         ("overlap", automation["overlap"]),

@@ -238,7 +238,7 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
-        *pick(goal, "evidence", "summary", session="session_key", route="route", workdir="workdir"),
+        *pick(goal, "evidence", "summary", session="session_key", route="route", notices="notices", workdir="workdir"),
         *pick(goal, "creator", managed_by="manage_mode", created="created_at", completed="completed_at"),
         ("revision", goal["revision"]),
     ]

@@ -90,6 +90,8 @@ FLAGS = {
     "prompt": Flag(help="New instructions; - reads standard input.", read=read_prompt),
     "quiet": Flag(metavar="TEXT"),
     "quiet_hours": Flag("--quiet-hours", help="Hours whose runs move to their end: 22:00-07:00. Repeatable."),
+    "notices": Flag(metavar="POLICY"),
+    "route": Flag(metavar="ROUTE", read=lambda routes: routes[0] if len(routes) == 1 else routes or None),
     "session_key": Flag("--session"),
     "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
     "workdir": Flag(read=absolute_path),
@@ -142,11 +144,12 @@ class FieldOptions:
 
     def read(self, name: str, value: Any) -> Any:
         """Convert the value of the option `name` for a request. An empty text becomes the default of the field."""
+        read = self._flags.get(name, Flag()).read
         if isinstance(value, list):
-            return [part for part in value if part.strip()]
+            parts = [part for part in value if part.strip()]
+            return read(parts) if read else parts
         if value == "" and name in self._defaults:
             return self._defaults[name]
-        read = self._flags.get(name, Flag()).read
         return read(value) if read else value
 
     def take(self, values: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
@@ -171,6 +174,8 @@ class FieldOptions:
 def _option_type(field: Field, given: Input) -> Any:
     """Return the type of an option: text, unless the field is a number, a choice, a flag or a list."""
     first = given.takes or field.type
+    if any(get_origin(part) is list for part in get_args(first)):
+        return list[str] | None
     first = next(iter(get_args(first))) if type(None) in get_args(first) else first
     if get_origin(first) is tuple:
         return list[str] | None

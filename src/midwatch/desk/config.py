@@ -48,10 +48,11 @@ from midwatch.domain.agent import check_name
 from midwatch.domain.alert import Graces
 from midwatch.domain.automation import ManageMode
 from midwatch.domain.identity import TokenRole
+from midwatch.domain.notice import DIGEST_AT
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy
 from midwatch.wire.fields import Seconds
-from midwatch.wire.flaws import HEADER, STRUCTURED, explain_flaw
+from midwatch.wire.flaws import HEADER, STRUCTURED, TIME_OF_DAY, explain_flaw
 
 FILE = "midwatch.toml"
 PREFIX = "midwatch_"
@@ -132,7 +133,12 @@ class Settings(BaseModel):
     proxy_role: TokenRole = Field("operator", description="Role of the actors that a proxy names.")
     slots: int = Field(64, ge=1, le=10_000, description="Maximum number of tasks at once, per process.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
-    notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
+    notify: str | None = Field(
+        None, description="Route of work that names none: `channel` or `channel:target`; several with blanks between."
+    )
+    digest_at: str = Field(
+        DIGEST_AT, pattern=TIME_OF_DAY, description="Time at which daily digests of notices are sent, as HH:MM."
+    )
     max_open: int = Field(1000, ge=1, description="Maximum number of open tasks; further submissions are refused.")
     max_open_per_actor: int | None = Field(
         None, ge=1, description="Maximum number of open tasks of one actor. Default: no limit."
@@ -220,6 +226,10 @@ class Settings(BaseModel):
     def graces(self) -> Graces:
         """Return how late work may be before there is an alert."""
         return Graces(overdue=self.overdue_grace, running=self.running_grace, waiting=self.waiting_grace)
+
+    def notices(self) -> dict[str, str]:
+        """Return the policy of each channel that has one."""
+        return {name: channel.notices for name, channel in self.channels.items() if channel.notices}
 
     def silence_of(self, agent: str) -> float:
         """Return after how many seconds without an event a running task of this agent is reported as silent."""

@@ -16,10 +16,11 @@ from midwatch.base.text import cut
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import OVER, SPENT, Automation
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, Route, notify
+from midwatch.domain.channel import Delivery, read_routes
 from midwatch.domain.event import Event, Payload, WatchdogAcknowledged, WatchdogAlert, WatchdogWithdrawn, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.goal import Goal
+from midwatch.domain.notice import notify, title_of
 from midwatch.domain.task import Task
 
 Kind = Literal["overdue", "stuck", "silent", "waiting", "paused", "stopped", "undelivered", "unchecked"]
@@ -74,6 +75,8 @@ class Alert:
     text: Annotated[str, Example("Silent: Rebuild the index")]
     since: int
     route: Hidden[str | None] = None
+    notices: Hidden[str | None] = None
+    """The plan of its notices; see `midwatch.domain.notice`."""
     session_key: str | None = None
     task_id: str | None = None
     agent: str | None = None
@@ -207,7 +210,7 @@ def check_stuck(task: Task, worked: float, grace: float = GRACE_SECONDS) -> list
     if task.wait is not None or not task.timeout_seconds or worked < task.timeout_seconds + grace:
         return []
     limit = duration(task.timeout_seconds)
-    text = f"Stuck: {_line(task.prompt)}\n{task.id} has worked for {duration(worked)}, its timeout is {limit}."
+    text = f"Stuck: {title_of(task)}\n{task.id} has worked for {duration(worked)}, its timeout is {limit}."
     return [_about_task(task, "stuck", text, task.started_at or task.created_at)]
 
 
@@ -219,7 +222,7 @@ def check_silent(task: Task, last: Event | None, age: Age, silent_seconds: float
         return []
     asks = task.wait == "approval"
     waits = "It waits for an answer; see `midwatch approvals`." if asks else "It does not wait for an answer."
-    text = f"Silent: {_line(task.prompt)}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
+    text = f"Silent: {title_of(task)}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
     return [_about_task(task, "silent", text, last_at)]
 
 
@@ -234,7 +237,7 @@ def check_late(group: Group, live: bool, age: Age, graces: Graces = DEFAULT_GRAC
     else:
         kind = "overdue"
         reason = f"No live process has agent {task.agent}; {_count(group)}, {task.id} for {duration(late)}."
-    text = f"{kind.capitalize()}: {_line(task.prompt)}\n{reason}"
+    text = f"{kind.capitalize()}: {title_of(task)}\n{reason}"
     return [replace(_about_task(task, kind, text, task.due_at), subject=task.agent)]
 
 
@@ -244,7 +247,7 @@ def check_behind(group: Group, what: Literal["session", "directory"], age: Age, 
     if late < grace:
         return []
     reason = f"{_count(group)} for {group.holder}, which runs in the same {what}, {task.id} for {duration(late)}."
-    text = f"Waiting: {_line(task.prompt)}\n{reason}"
+    text = f"Waiting: {title_of(task)}\n{reason}"
     subject = task.session_key if what == "session" else task.workdir or f"directory of {group.holder}"
     return [replace(_about_task(task, "waiting", text, task.due_at), subject=subject)]
 
@@ -270,14 +273,16 @@ def _count(group: Group) -> str:
 
 def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
     return Alert(
-        subject=task.id, kind=kind, text=text, since=since, route=task.route, session_key=task.session_key,
+        subject=task.id, kind=kind, text=text, since=since, route=task.route, notices=task.notices,
+        session_key=task.session_key,
         task_id=task.id, agent=task.agent,
     )  # fmt: skip
 
 
 def _about(record: Automation | Goal, kind: Kind, text: str, since: int) -> Alert:
     return Alert(
-        subject=record.id, kind=kind, text=text, since=since, route=record.route, session_key=record.session_key,
+        subject=record.id, kind=kind, text=text, since=since, route=record.route, notices=record.notices,
+        session_key=record.session_key,
         agent=record.agent,
     )  # fmt: skip
 
@@ -345,13 +350,14 @@ def find_route(alert: Alert, default: str | None) -> str | None:
     A channel that fails gets no notice about its own failure.
     """
     route = alert.route or default
-    fails = alert.kind == "undelivered" and route is not None and Route.parse(route).channel == alert.subject
+    channels = {channel for channel, _ in read_routes(route)} if route else set()
+    fails = alert.kind == "undelivered" and alert.subject in channels
     return None if fails else route
 
 
-def raise_alert(found: Alert, alert_id: str, now: int, route: str | None) -> tuple[Alert, Changes]:
+def raise_alert(found: Alert, alert_id: str, now: int, route: str | None, plan: str | None) -> tuple[Alert, Changes]:
     """Return the record of a raised alert, and the step with its event and its notice."""
-    alert = replace(found, id=alert_id, status="raised", raised_at=now, route=route)
+    alert = replace(found, id=alert_id, status="raised", raised_at=now, route=route, notices=plan)
     return alert, _report(alert, _payload(alert), now, "raised", alert.text)
 
 
@@ -395,5 +401,7 @@ def _event(alert: Alert, payload: Payload, now: int, actor: str | None = None) -
 
 def _report(alert: Alert, payload: Payload, now: int, notice: str, text: str) -> Changes:
     about = alert.task_id or alert.subject  # the notices of a task are pruned with it
-    deliveries: tuple[Delivery, ...] = notify(alert.route, about, f"alert:{notice}:{alert.id}", text, now)
+    deliveries: tuple[Delivery, ...] = notify(
+        alert.route, alert.notices, about, f"alert:{notice}:{alert.id}", text, now
+    )
     return Changes(events=(_event(alert, payload, now),), deliveries=deliveries)

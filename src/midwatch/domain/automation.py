@@ -18,8 +18,9 @@ from midwatch.base.timetable import MAX_ITEMS, NO_CALENDARS, Calendars, Timetabl
 from midwatch.domain.budget import Budget
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
+from midwatch.domain.notice import check_notices
 from midwatch.domain.quiet import check_quiet
-from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
+from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.task import Task
 
@@ -36,9 +37,12 @@ Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", on
 ScopeId = Annotated[str, Input("The user or chat. Default: its creator's.", takes=str | None, once=True, longest=500)]
 ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
-    str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
+    str | None,
+    Input("Where to send notices: channel or channel:target. Repeatable.", takes=str | list[str] | None, longest=2000),
+    Show(hide_target),
 ]
-"""This type and the three types above are types of fields that automations and goals share."""
+Notices = Annotated[str | None, Input(NOTICES_HELP, longest=100)]
+"""This type and the four types above are types of fields that automations and goals share."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -93,6 +97,7 @@ class Automation:
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
     route: NoticeRoute = None
+    notices: Notices = None
     creator: Annotated[str | None, Example("owner")] = None
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
@@ -282,6 +287,7 @@ def normalise(automation: Automation) -> Automation:
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
         days_off=_clean(automation.days_off),
         quiet_hours=_clean(automation.quiet_hours),
+        notices=check_notices(automation.notices),
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
         budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,

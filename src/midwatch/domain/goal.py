@@ -11,10 +11,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.schedule import LAST
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, check_scope
+from midwatch.domain.automation import ManagedBy, NoticeRoute, Notices, Scope, ScopeId, check_scope
 from midwatch.domain.budget import MOST
 from midwatch.domain.changes import Changes
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.notice import check_notices
 from midwatch.domain.requests import OnBudget, refuse_first
 from midwatch.domain.rule import check_policy
 from midwatch.domain.task import Task
@@ -98,6 +99,7 @@ class Goal(JsonRecord):
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
     route: NoticeRoute = None
+    notices: Notices = None
     creator: Annotated[str | None, Example("owner")] = None
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
@@ -226,6 +228,7 @@ def normalise(goal: Goal) -> Goal:
         scope_id=goal.scope_id.strip(),
         session_key=goal.session_key.strip() or f"goal:{goal.id}",
         approvals=check_policy(goal.approvals),
+        notices=check_notices(goal.notices),
     )
 
 

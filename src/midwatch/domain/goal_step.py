@@ -19,10 +19,10 @@ from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget, format_amount
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
-from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.goal import Goal, Means, Templates, Work
 from midwatch.domain.lineage import extend_path, latest_turn
+from midwatch.domain.notice import notify
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 from midwatch.domain.task_step import EndedAttempt
@@ -298,7 +298,7 @@ def _write_with_notice(
     goal: Goal, payload: Payload, now: int, actor: str | None, fields: dict[str, Any], notice: str, text: str
 ) -> Changes:
     step = change_record(goal, payload, now, actor, **fields)
-    return step._replace(deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
+    return step._replace(deliveries=notify(goal.route, goal.notices, goal.id, notice, text.rstrip(), now))
 
 
 def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:

@@ -17,10 +17,11 @@ from midwatch.base.text import cut
 from midwatch.base.trace import incoming
 from midwatch.domain.budget import Over, suggest_retry
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
+from midwatch.domain.channel import hide_target
 from midwatch.domain.context_item import ContextItem, Returns, make_item
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
+from midwatch.domain.notice import end_notice, show_plan
 from midwatch.domain.requests import PRIORITY, Cause, OnBudget, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 from midwatch.domain.worktree_note import show_worktree
@@ -80,6 +81,8 @@ class Task(NamedTuple):
     origin_channel: str | None = None
     origin_session: str | None = None
     route: Annotated[str | None, Show(hide_target)] = None
+    notices: Annotated[str | None, Show(show_plan)] = None
+    """The plan of its notices and, on a second line, the title that they name; see `midwatch.domain.notice`."""
     workdir: str | None = None
     pin: Hidden[str | None] = None
     """The directory that was at the path `workdir` when the task was created; see `midwatch.base.directories`."""
@@ -289,36 +292,6 @@ def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
         due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
     )  # fmt: skip
     return Changes(records=(task,), events=(event(submitted, now, **meta(task, actor)),))
-
-
-def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of a notice about `task` to the route of the task; none if it has no route."""
-    return notify(task.route, task.id, notice, text, now)
-
-
-def _announces_start(task: Task) -> bool:
-    """Return whether the start of a task is worth a notice: not after a handoff, and not if its answer may be quiet."""
-    return task.cause != "handoff" and not task.quiet
-
-
-def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of the notice that work on the task has begun; none if nobody should get it."""
-    wanted = task.route and _announces_start(task)
-    return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
-
-
-def end_notice(task: Task, now: int, over: Over | None = None) -> tuple[Delivery, ...]:
-    """Return the delivery of the notice that the task ended, with the command for the next step.
-
-    If the task was stopped by its budget, `over` is the limit that was reached.
-    """
-    if not task.route or task.outcome == "silent" or task.transferred_to:
-        return ()
-    notice = "timed_out" if task.outcome == "timeout" else task.status
-    told = task.result if task.status == "done" else task.error
-    again = task.again.replace("MORE", over.raised) if over is not None else task.again
-    text = end_text(notice, task.id, task.prompt, told or "", again)
-    return make_notices(task, notice, text, now)
 
 
 def has_conversation(task: Task) -> bool:

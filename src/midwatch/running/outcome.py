@@ -15,6 +15,7 @@ from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnR
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.notice import make_notices
 from midwatch.domain.quiet import is_quiet
 from midwatch.domain.session import Session
 from midwatch.domain.task import (
@@ -23,7 +24,6 @@ from midwatch.domain.task import (
     Task,
     announce_status,
     guard_ownership,
-    make_notices,
     meta,
     report_fault,
 )

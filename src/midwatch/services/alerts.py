@@ -21,6 +21,7 @@ from midwatch.domain.alert import DEFAULT_GRACES, ESCALATE_SECONDS, KEPT_SECONDS
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.instance import Instance
+from midwatch.domain.notice import PlanNotices, keep_policy
 from midwatch.domain.store import Store
 from midwatch.services.authorization import authorize
 
@@ -52,6 +53,7 @@ class Alerts:
         escalate_after: float = ESCALATE_SECONDS,
         route: str | None = None,
         worked: Callable[[str, int], float | None] = lambda task_id, attempt: None,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         """Build the service. `living` returns the live processes.
 
@@ -67,6 +69,7 @@ class Alerts:
         self._escalate_after = escalate_after
         self._route = route
         self._worked = worked
+        self._plan = plan
         self._sleeps = SleepLog(clock)
         self._sending = asyncio.Lock()
 
@@ -143,7 +146,8 @@ class Alerts:
     async def _raise(self, found: Alert, now: int) -> Alert | None:
         """Raise an alert. Return None if another process has raised it meanwhile."""
         route = rules.find_route(found, self._route)
-        alert, changes = rules.raise_alert(found, new_id("al", now), now, route)
+        plan = found.notices if found.task_id else self._plan(route, found.notices)  # a task has its plan already
+        alert, changes = rules.raise_alert(found, new_id("al", now), now, route, plan)
         return alert if await self._store.raise_alert(alert, changes) else None
 
     async def _apply(self, changes: Changes) -> bool:

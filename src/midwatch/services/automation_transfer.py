@@ -7,7 +7,7 @@ or targets of routes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -18,10 +18,11 @@ from midwatch.base.timetable import NO_CALENDARS, Calendars, Timetable
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
 from midwatch.domain.changes import Changes, change_record
-from midwatch.domain.channel import hide_target
+from midwatch.domain.channel import hide_target, name_again
 from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
+from midwatch.domain.notice import CheckRoute
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import define, write_triggers
@@ -56,7 +57,7 @@ class AutomationTransfer:
         store: Store,
         clock: Clock,
         tasks: Tasks,
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         calendars: Calendars = NO_CALENDARS,
     ) -> None:
         self._store = store
@@ -104,7 +105,8 @@ class AutomationTransfer:
             return Changes(), "deleted"
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
-            values = await self._check_values({**shot, "route": route or shot.get("route")})
+            again = name_again(route) if route else shot.get("route")
+            values = await self._check_values({**shot, "route": again})
             await refuse_taken_name(self._store, shot["id"], values.get("name"))
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)

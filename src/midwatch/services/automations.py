@@ -22,6 +22,7 @@ from midwatch.domain.changes import Changes, change_record, event_about, update_
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
@@ -59,10 +60,11 @@ class Automations(ManagedRecords[Automation]):
         clock: Clock,
         tasks: Tasks,
         terms: Callable[[str], Awaitable[AgentTerms]],
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         default_route: str | None = None,
         submitter: str | None = None,
         calendars: Calendars = NO_CALENDARS,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         super().__init__(store, clock)
         self._tasks = tasks
@@ -71,6 +73,7 @@ class Automations(ManagedRecords[Automation]):
         self._default_route = default_route
         self._submitter = submitter
         self._calendars = calendars
+        self._plan = plan
 
     async def create(self, prompt: str, *, actor: AnyActor = None, **wish: Any) -> Automation:
         """Create an automation.
@@ -295,6 +298,7 @@ class Automations(ManagedRecords[Automation]):
             if session is not None and session.status == "closed":
                 raise Conflict(f"session {session.key} is closed; to open it again, create it with the same key.")
             terms, now = await self._terms(automation.agent), self._clock.now()
+            automation = replace(automation, notices=self._plan(automation.route, automation.notices))
             return steps.run_now(automation, now, terms, actor=actor_name(actor), submitter=self._submitter)
 
         return await apply_with_retry(self._store, f"automation {automation_id}", compute)

@@ -22,6 +22,7 @@ from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.goal import TRANSITIONS, Goal, Status, normalise, validate
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
@@ -50,9 +51,10 @@ class Goals(ManagedRecords[Goal]):
         clock: Clock,
         tasks: Tasks,
         terms: Callable[[str], Awaitable[AgentTerms]],
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         default_route: str | None = None,
         defaults: Mapping[str, Any] | None = None,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         """Build the service.
 
@@ -64,6 +66,7 @@ class Goals(ManagedRecords[Goal]):
         self._terms = terms
         self._check_route = check_route
         self._default_route = default_route
+        self._plan = plan
         self._defaults = dict(defaults or {})
 
     async def create(self, objective: str, *, actor: AnyActor = None, **wish: Any) -> Goal:
@@ -166,7 +169,7 @@ class Goals(ManagedRecords[Goal]):
             _check_open(goal)
             if goal.status == "paused":
                 return Changes()
-            step = steps.pause_goal(goal, now, why, actor=actor_name(actor))
+            step = steps.pause_goal(self._plan_notices(goal), now, why, actor=actor_name(actor))
             return step.plus(await self._stop_step(goal, now, actor))
 
         await self._change(goal_id, change, actor)
@@ -233,7 +236,7 @@ class Goals(ManagedRecords[Goal]):
             if in_step:
                 _check_step(goal, in_step)
                 return Changes(updates=(update_record(goal, now, proposal="complete", evidence=proof),))
-            step = steps.complete_goal(goal, now, actor=actor_name(actor), evidence=proof)
+            step = steps.complete_goal(self._plan_notices(goal), now, actor=actor_name(actor), evidence=proof)
             return step.plus(await self._stop_step(goal, now, actor))
 
         goal = await self._change(goal_id, change, None if in_step else actor)
@@ -284,6 +287,9 @@ class Goals(ManagedRecords[Goal]):
         if account is None:
             return Changes()
         return await change_limits(self._store, account, steps.limits_of(after), mode, now)
+
+    def _plan_notices(self, goal: Goal) -> Goal:
+        return replace(goal, notices=self._plan(goal.route, goal.notices))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 

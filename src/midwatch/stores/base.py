@@ -105,6 +105,9 @@ class VerbStore(VerbRunner):
     get_delivery = peek(delivery.get)
     list_deliveries = read(delivery.list_)
     list_due_deliveries = read(delivery.list_due)
+    seal_digest = write(delivery.seal_digest)
+    list_digest = read(delivery.list_digest)
+    find_told_run = read(delivery.find_told_run)
     find_next_delivery_at = read(delivery.find_next_at)
 
     get_approval = peek(approval.get)

@@ -9,7 +9,7 @@ import {
   createField, createFormButtons, createPageHead, createSegments, focusFirst, handleSubmit, showProblem, showReadOnly,
   submitWithKey,
 } from "../parts.js";
-import { createAgentPicker, createDirectoryPicker } from "../picker.js";
+import { createAgentPicker, createDirectoryPicker, createNoticesPicker } from "../picker.js";
 import { getName } from "../automation-parts.js";
 import { formatInterval } from "../time.js";
 
@@ -100,8 +100,10 @@ export async function renderAutomationForm(main, page, automation) {
         createField("Quiet token", input("quiet", automation?.quiet, { placeholder: "none; e.g. NOTHING" }),
           "A reply that is only this text is not sent. A pattern: /^(OK|nothing new)/"),
         createField("Notify", input("route", automation?.route,
-          { placeholder: "default; e.g. console" }),
-          "The channel that gets notices about the runs.")),
+          { placeholder: "default; e.g. console or phone team:#ops" }),
+          "The channels that get notices about the runs, with blanks between them."),
+        createField("Notices", createNoticesPicker(automation?.notices ?? ""),
+          "Which notices are sent. A digest is one message with all results.")),
       h("label.check.fresh", h("input", { type: "checkbox", name: "fresh", checked: automation?.fresh ?? false }),
         "Start a new session for each run")),
     createFormButtons(button,

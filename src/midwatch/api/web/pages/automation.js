@@ -201,6 +201,7 @@ function drawFacts(list, automation, when) {
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
     ["Quiet", automation.quiet ? `a reply “${automation.quiet}” is not sent` : null], ["Notify", automation.route],
+    ["Notices", automation.notices],
     ["Tags", automation.tags.join(", ")],
     ["Created", `${formatDateTime(automation.created_at)}${automation.creator ? ` by ${automation.creator}` : ""}`],
   ]);

@@ -222,7 +222,7 @@ function drawFacts(list, goal) {
     ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
     ["When spent", MODES[goal.on_budget]],
     ["Failures", goal.errors ? `${goal.errors} in a row` : null],
-    ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route],
+    ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route], ["Notices", goal.notices],
     ["Created", `${formatDateTime(goal.created_at)}${goal.creator ? ` by ${goal.creator}` : ""}`],
     ["Ended", goal.completed_at ? formatDateTime(goal.completed_at) : null],
   ]);

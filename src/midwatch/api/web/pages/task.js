@@ -350,7 +350,8 @@ function drawFacts(list, task, account) {
   renderFacts(list, [
     ["Agent", task.agent], ["Directory", task.workdir],
     ["Session", task.session_key && !task.session_key.startsWith("bg:") ? createSessionLink(task.session_key) : null],
-    ["Cause", createCause(task)], ["Notify", task.route], ["Priority", task.priority || null],
+    ["Cause", createCause(task)], ["Notify", task.route], ["Notices", task.notices],
+    ["Priority", task.priority || null],
     ["Timeout", task.timeout_seconds ? formatPeriod(task.timeout_seconds) : null],
     ["Submitted", `${formatDateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? formatDateTime(task.due_at) : null],

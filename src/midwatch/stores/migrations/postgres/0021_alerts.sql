@@ -8,6 +8,7 @@ CREATE TABLE alerts (
   text TEXT NOT NULL,
   since BIGINT NOT NULL,
   route TEXT,
+  notices TEXT,
   session_key TEXT,
   task_id TEXT,
   agent TEXT,

@@ -8,6 +8,7 @@ CREATE TABLE alerts (
   text TEXT NOT NULL,
   since INTEGER NOT NULL,
   route TEXT,
+  notices TEXT,
   session_key TEXT,
   task_id TEXT,
   agent TEXT,
