@@ -7,7 +7,7 @@ from functools import cached_property
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-from midwatch.cli.inputs import absolute_path, parse_budget, parse_policy, read_prompt
+from midwatch.cli.inputs import absolute_path, parse_budget, parse_env, parse_policy, read_prompt
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Flag(NamedTuple):
     metavar: str | None = None
     read: Callable[[Any], Any] | None = None
     default: str | None = None
+    repeated: bool = False
+    """Whether the option can be given several times; then `read` gets a list."""
 
 
 FLAGS = {
@@ -82,7 +84,14 @@ FLAGS = {
     "approvals": Flag(metavar="JSON", read=parse_policy),
     "at": Flag(metavar="TIME"),
     "budget": Flag(help="Limits: tokens=200000,usd=1.5,steps=30,seconds=10m.", metavar="LIMITS", read=parse_budget),
+    "check": Flag(metavar="COMMAND"),
     "cron": Flag(metavar="EXPR"),
+    "env": Flag(
+        help="Variable for the programs of its runs. Repeatable; an empty value removes it.",
+        metavar="NAME=VALUE",
+        read=parse_env,
+        repeated=True,
+    ),
     "idempotency_key": Flag("--key"),
     "max_seconds": Flag("--max-time"),
     "objective": Flag(help="New objective; - reads standard input.", read=read_prompt),
@@ -90,6 +99,7 @@ FLAGS = {
     "quiet": Flag(metavar="TOKEN"),
     "session_key": Flag("--session"),
     "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
+    "when": Flag(metavar="COMMAND"),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }
@@ -140,11 +150,11 @@ class FieldOptions:
 
     def read(self, name: str, value: Any) -> Any:
         """Convert the value of the option `name` for a request. An empty text becomes the default of the field."""
+        read = self._flags.get(name, Flag()).read
         if isinstance(value, list):
-            return [part for part in value if part.strip()]
+            return read(value) if read else [part for part in value if part.strip()]
         if value == "" and name in self._defaults:
             return self._defaults[name]
-        read = self._flags.get(name, Flag()).read
         return read(value) if read else value
 
     def take(self, values: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
@@ -156,6 +166,7 @@ class FieldOptions:
     def _parameter(self, name: str, field: Field) -> Parameter:
         given: Any = field.input
         flag, kind = self._flags.get(name, Flag()), _option_type(field, given)
+        kind = list[str] | None if flag.repeated else kind
         names = flag.names or f"--{name.replace('_', '-')}"
         default = False if kind is bool and not self._changes else flag.default
         if kind is bool and self._changes:

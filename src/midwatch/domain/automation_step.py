@@ -147,6 +147,7 @@ def build_run(
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
         approvals=automation.approvals, account_id=automation.account_id,
+        probe=automation.probe.data() if automation.probe else None,
         trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
 
@@ -202,6 +203,10 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
             return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
         case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began, so it does not count
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
+        case "skipped":  # it does not count
+            again = _next_again(automation, ended)
+            count = automation.run_count - (ended.retry_of is None)
+            return {"run_count": max(0, count), "last_result": f"skipped: {at}", **again}
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
         case "lost":

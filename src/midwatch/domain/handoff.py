@@ -23,6 +23,7 @@ from midwatch.domain.event import Event, Payload, event, records
 from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.listing import Listing
+from midwatch.domain.probe import keep_check
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
 
@@ -341,7 +342,8 @@ def take_over(task: Task, source: Task) -> Task:
     same = {name: getattr(source, name) for name in TAKEN_OVER}
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
-    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
+    probe = keep_check(source.probe)
+    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, probe=probe, **same)
 
 
 TAKEN_OVER = (

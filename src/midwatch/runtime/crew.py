@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
+from midwatch.agents.probe_command import run_command
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import Conflict
 from midwatch.base.home import boot_id
@@ -97,6 +98,7 @@ class Crew:
             identify=identify,
             env=desk.child_env,
             observe=telemetry.observe if telemetry is not None else None,
+            run_command=run_command,
             approval_seconds=settings.approval_expiry,
         )
         self.worker = Worker(

@@ -22,6 +22,7 @@ from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
+from midwatch.domain.run_env import change_env, check_env, hide_env, show_env
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -80,6 +81,8 @@ class Automations(ManagedRecords[Automation]):
         parent = agent_task(actor)
         if parent is not None:
             wish["approvals"] = await inherit_rules(self._store, parent)
+        check_env(wish.get("env"))
+        wish["env"] = change_env(None, wish.get("env"))
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
@@ -123,12 +126,16 @@ class Automations(ManagedRecords[Automation]):
         await self.get(automation_id, actor=actor)
         return await self._store.list_runs(automation_id, _limit_page(limit))
 
-    async def describe(self, automation: Automation) -> dict[str, Any]:
-        """Return the automation as JSON, also with whether it runs now and with the times of its next runs."""
+    async def describe(self, automation: Automation, *, actor: AnyActor = None) -> dict[str, Any]:
+        """Return the automation as JSON, also with whether it runs now and with the times of its next runs.
+
+        An agent sees only the names of the variables in `env`.
+        """
         after = automation.next_run_at
         times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
         return {
             **automation.snapshot(),
+            "env": show_env(automation.env) if agent_task(actor) is None else hide_env(automation.env),
             "running": await self.open_run(automation.id) is not None,
             "next_runs": [local_iso(at, automation.times.zone) for at in times],
         }
@@ -303,6 +310,9 @@ class Automations(ManagedRecords[Automation]):
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
         if "route" in plain:
             plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
+        if "env" in plain:
+            check_env(plain["env"])
+            plain["env"] = change_env(automation.env, plain["env"])
         if "workdir" in plain:
             plain["workdir"] = resolve_workdir(plain["workdir"], automation.workdir)
         schedule = self._change_schedule(automation, values, now)
