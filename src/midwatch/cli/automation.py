@@ -262,7 +262,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         ("on crash", automation["on_crash"]),
         ("jitter", out.format_duration(jitter) if jitter else None),
         ("missed runs", automation["missed"] + late),
-        *describe_command("when", automation["when_command"], automation["when_timeout"]),
+        *describe_command("runs if", automation["when_command"], automation["when_timeout"]),
         ("env", " ".join(f"{name}={value}" for name, value in (automation["env"] or {}).items()) or None),
         ("history", automation["history"] or None),
         ("quiet", automation["quiet"]),

@@ -18,6 +18,7 @@ from midwatch.domain.channel import Delivery, notify
 from midwatch.domain.event import Event, WatchdogAlert, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.goal import Goal
+from midwatch.domain.probe import Probe
 from midwatch.domain.task import Task
 
 Kind = Literal["overdue", "stuck", "silent"]
@@ -80,7 +81,9 @@ def check_running(task: Task, last: Event | None, now: int, silent_seconds: floa
     alerts = []
     started = task.started_at or task.created_at
     worked, name = (now - started) / SECOND, cut(task.prompt, 80)
-    if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
+    probe = Probe.of(task.probe)  # the time of its command comes in addition
+    grace = GRACE_SECONDS + (probe.seconds if probe else 0)
+    if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + grace:
         text = (
             f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
         )

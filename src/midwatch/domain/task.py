@@ -21,6 +21,7 @@ from midwatch.domain.channel import Delivery, end_text, hide_target, notify, sta
 from midwatch.domain.context_item import ContextItem, Returns, make_item
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
+from midwatch.domain.probe import waits_for_command
 from midwatch.domain.requests import PRIORITY, Cause, OnBudget, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 from midwatch.domain.worktree_note import show_worktree
@@ -301,7 +302,8 @@ def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Return the delivery of the notice that work on the task has begun; none if nobody should get it."""
-    wanted = task.route and task.cause != "handoff"  # the route has a start notice of the first agent
+    # after a handoff the route has a start notice of the first agent; a command may still skip the task
+    wanted = task.route and task.cause != "handoff" and not waits_for_command(task.probe)
     return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 

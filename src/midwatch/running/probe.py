@@ -19,7 +19,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import ProbeEnd, ProbeStart
 from midwatch.domain.probe import ERROR_SHOWN, PROMPT_SHOWN, CommandResult, Probe
 from midwatch.domain.run_env import hide_values
-from midwatch.domain.task import Task, tell_end
+from midwatch.domain.task import Task, start_notice, tell_end
 from midwatch.running.host import Host
 from midwatch.running.outcome import TurnOutcome, sanitize
 from midwatch.running.run import Run
@@ -103,7 +103,8 @@ async def _decide(
     probe = replace(probe, output=cut_front(result.output.strip(), PROMPT_SHOWN))
     run.task = run.task._replace(probe=probe.data())
     update = Update("task", run.task.id, {"probe": probe.data()})
-    await turn.log.write(Changes(fence=run.fence, updates=(update,)))
+    notice = start_notice(run.task, host.clock.now())
+    await turn.log.write(Changes(fence=run.fence, updates=(update,), deliveries=notice))
     return probe, None
 
 

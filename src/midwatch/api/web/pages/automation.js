@@ -172,7 +172,7 @@ function updateRunRow(node, run) {
     : "";
   const tokens = sumTokens(run.usage);
   setText(node.parts.tokens, tokens === null ? "–" : formatTokens(tokens));
-  node.parts.outcome.title = run.error ?? formatOutcome(run);
+  node.parts.outcome.title = run.error ?? (run.outcome === "skipped" ? run.result : formatOutcome(run));
 }
 
 const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
@@ -191,6 +191,10 @@ function drawFacts(list, automation, when) {
     ["Last run", automation.last_run_at ? formatDateTime(automation.last_run_at) : "–"],
     ["Failures", automation.consecutive_failures ? `${automation.consecutive_failures} in a row` : "none"],
     ["Missed runs", missed],
+    ["Runs if", automation.when_command &&
+      `${automation.when_command} (at most ${formatPeriod(automation.when_timeout)})`],
+    ["Variables", Object.entries(automation.env ?? {}).map(([name, value]) => `${name}=${value}`).join(" ")],
+    ["Earlier results", automation.history ? `the last ${automation.history}, in the prompt` : null],
     ["Each run", formatLimits(automation.budget)], ["When spent", MODES[automation.on_budget]],
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
