@@ -209,10 +209,12 @@ async function openEditForm(goal) {
   ], "Save", async (values) => {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
-      .map(([name, value]) => [name, value || (name.startsWith("max_") ? "0" : ["on_budget", "check"].includes(name) ? null : "")]));
+      .map(([name, value]) => [name, value || clearValue(name)]));
     if (Object.keys(changes).length) await patch(`/goals/${goal.id}`, changes);
   });
 }
+
+const clearValue = (name) => (name.startsWith("max_") ? "0" : ["on_budget", "check"].includes(name) ? null : "");
 
 async function clearGoal(goal, leave) {
   if (!(await confirmAction("Clear this goal? It is removed and a running step is stopped. Its tasks are kept.",
