@@ -18,6 +18,7 @@ from midwatch.domain.goal import Goal
 from midwatch.domain.identity import Actor
 from midwatch.domain.task import Task
 from midwatch.testing import RecordingChannel, ScriptedAgent, result
+from repositories import a_repository
 from servers import Server, until
 
 RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
@@ -342,3 +343,19 @@ async def test_an_agent_without_memory_gets_earlier_results(home: Path, tmp_path
         assert "result 1" not in last
         assert 0 < last.index("broken ```") < last.index("result 3")
         assert last.count("````") == 2
+
+
+async def test_a_command_runs_in_the_worktree_of_its_run(home: Path, tmp_path: Path) -> None:
+    repository = a_repository(tmp_path / "repository")
+    async with open_desk(home, result("done")) as (desk, agent):
+        automation = await automate(desk, repository, worktree=True, fresh=True, when="pwd; exit 1")
+        task = await run(desk, automation)
+        assert task.outcome == "skipped"
+        assert str(home / "worktrees") in (task.result or "")
+        (tree,) = await desk.worktrees.list()
+        await until(lambda: is_removed(desk, tree.id))
+        assert not agent.opened
+
+
+async def is_removed(desk: Runtime, worktree_id: str) -> bool:
+    return (await desk.worktrees.find(worktree_id)).status == "removed"

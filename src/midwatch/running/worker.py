@@ -157,6 +157,9 @@ class Worker:
                 run.worktree = asyncio.get_running_loop().create_task(self._finish_worktree(run))
                 await asyncio.wait({run.worktree})  # a cancel or a shutdown stops it
             await self._end_attempt(run, turn, outcome)
+            if outcome.outcome == "skipped" and turn.task.worktree is not None:
+                with suppress(MidwatchError):  # the command may have written something; then it is kept
+                    await self._worktrees.remove(str(turn.task.worktree["id"]))
             if run.delegations.may_leave_handoffs:
                 await self._host.handoffs.cancel_orphans()
         except Exception as problem:
