@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from midwatch import Runtime, Settings, Turn
+from midwatch import Runtime, Settings, Turn, TurnResult
 from midwatch.base.errors import AgentError, Forbidden, TransientError
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
@@ -25,11 +25,13 @@ RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
 
 
 @asynccontextmanager
-async def open_desk(home: Path, *steps: Any, terms: AgentTerms = RERUN) -> AsyncIterator[tuple[Runtime, ScriptedAgent]]:
+async def open_desk(
+    home: Path, *steps: Any, terms: AgentTerms = RERUN, others: Any = None
+) -> AsyncIterator[tuple[Runtime, ScriptedAgent]]:
     agent = ScriptedAgent(*steps, name="it", terms=terms)
     settings = Settings.load(home, shutdown_grace=0, detect_agents=False)
     channels = {"there": RecordingChannel("there")}
-    async with Runtime.open(settings=settings, agents={"it": agent}, channels=channels) as desk:
+    async with Runtime.open(settings=settings, agents={"it": agent, **(others or {})}, channels=channels) as desk:
         yield desk, agent
 
 
@@ -214,6 +216,22 @@ async def test_no_check_follows_a_step_that_failed_or_waits(home: Path, tmp_path
 async def step_ended(desk: Runtime, goal: Goal, count: int) -> bool:
     steps = await desk.goals.steps(goal.id)
     return len(steps) >= count and not any(step.open for step in steps)
+
+
+async def test_the_check_follows_the_turn_of_the_agent_that_took_the_step_over(home: Path, tmp_path: Path) -> None:
+    async def hand_over(turn: Turn) -> TurnResult:
+        return TurnResult(outcome="transferred", transfer=await turn.transfer("other", "do it"))
+
+    async def finish(turn: Turn) -> str:
+        (tmp_path / "done").touch()
+        return "I did it"
+
+    async with open_desk(home, hand_over, others={"other": ScriptedAgent(finish, name="other")}) as (desk, _):
+        goal = await set_goal(desk, tmp_path, check="test -e done && echo checked")
+        goal = await wait_for_status(desk, goal, "complete", "paused")
+        assert (goal.status, goal.step) == ("complete", 1)
+        (ended,) = await probes(desk)
+        assert (ended.agent_id, ended.payload["output"]) == ("other", "checked")
 
 
 async def test_a_pause_stops_the_check_and_a_shutdown_keeps_the_turn(home: Path, tmp_path: Path) -> None:
