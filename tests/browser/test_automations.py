@@ -458,3 +458,24 @@ async def fill(desk: Desk) -> dict[str, str]:
         "goal-reached": f"/goals/{reached}", "goal-paused": f"/goals/{spent}", "goal-running": f"/goals/{goes_on}",
         "new-goal": "/goals/new",
     }  # fmt: skip
+
+
+async def test_a_command_and_variables_are_set_in_the_form_and_a_skipped_run_says_why(desk: Desk) -> None:
+    when = "echo no news; exit 1"
+    automation = await add(desk, "Read the news", every="1h", env={"REGION": "eu", "API_KEY": "abcd"})
+    page = await desk.open(f"/automations/{automation}?edit=1")
+    await page.locator("summary", has_text="More").click()
+    await page.get_by_label("Only if").fill(when)
+    await expect(page.get_by_label("Variables")).to_have_value("REGION=eu\nAPI_KEY=***")
+    await page.get_by_label("Variables").fill("API_KEY=***\nSIZE=a=b")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".facts")).to_contain_text("API_KEY=*** SIZE=a=b")
+    await expect(page.locator(".facts")).to_contain_text(f"{when} (at most")
+    changed = await desk.get(f"/automations/{automation}")
+    assert (changed["env"], changed["when_command"]) == ({"API_KEY": "***", "SIZE": "a=b"}, when)
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator(".runs-table tbody")).to_contain_text("skipped")
+    await page.locator(".runs-table").get_by_role("link", name="task").click()
+    panel = page.locator("section", has=page.get_by_role("heading", name="Command before the run"))
+    await expect(panel).to_contain_text("exit status 1")
+    await expect(panel.locator(".plain-text")).to_have_text("no news")

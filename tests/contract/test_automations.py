@@ -20,12 +20,13 @@ from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import Delivery
+from midwatch.domain.event import ProbeEnd, ProbeStart, end_call, event
 from midwatch.domain.goal import Goal, Means, Work
 from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, end
-from records import a_task, claim_request
+from midwatch.domain.task import Outcome, Task, end, in_turn
+from records import a_task, claim_request, claim_tasks, fence, submit_and_claim
 from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
@@ -363,3 +364,29 @@ async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(stor
     assert [due_goal.id for due_goal in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     await end_run_and_handoff(store)
     assert [due_goal.id for due_goal in await store.list_due_goals(NOW + 9)] == ["g_1"]
+
+
+async def test_the_results_of_the_last_runs_leave_out_those_that_were_skipped(store: Store) -> None:
+    await put(store, replace(DAILY, env={"A": "b"}, when_command="true", history=3))
+    assert await store.get_automation("am_1") == replace(DAILY, env={"A": "b"}, when_command="true", history=3)
+    probe = {"when": "true", "when_timeout": 60.0, "output": "ü"}
+    outcomes: tuple[Outcome, ...] = ("ok", "error", "skipped", "cancelled", "silent")
+    for number, outcome in enumerate(outcomes):
+        task = a_task(id=f"t_{number}", cause="automation", cause_id="am_1", session_key=f"bg:{number}", probe=probe)
+        await store.submit(task)
+        (claimed,) = await claim_tasks(store)
+        assert claimed.probe == probe
+        await store.apply(end(claimed, NOW, outcome=outcome, result=f"result {number}")[1])
+    assert [task.result for task in await store.list_results("am_1", 10)] == ["result 4", "result 1", "result 0"]
+    assert [task.id for task in await store.list_results("am_1", 1)] == ["t_4"]
+
+
+async def test_an_open_command_of_a_dead_attempt_is_found(store: Store) -> None:
+    task = await submit_and_claim(store)
+    start, end_of_first = ProbeStart(probe="when", command="true", timeout=1.0), ProbeEnd(probe="when", passed=True)
+    check = ProbeStart(probe="check", command="make", timeout=1.0)
+    events = tuple(event(payload, NOW, **in_turn(task)) for payload in (start, end_of_first, check))
+    await store.apply(Changes(fence=fence(task), events=events))
+    (opened,) = await store.list_open_events(fence(task))
+    assert opened.payload["probe"] == "check"
+    assert end_call(opened, "cut off") == ProbeEnd(probe="check", error="cut off")

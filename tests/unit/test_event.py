@@ -59,7 +59,7 @@ OWN_KINDS = {
     "tool_exec_skipped", "context_trimmed", "steering_injected", "context_injected", "budget_reached", "budget_warned",
     "handoff_requested",
     "handoff_accepted", "handoff_rejected", "handoff_started", "handoff_retried", "handoff_completed",
-    "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided",
+    "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided", "probe_start", "probe_end",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}

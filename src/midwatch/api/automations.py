@@ -25,7 +25,9 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
     """List automations, newest first. Without `status`, list all that are not deleted."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
     automations = await desk.automations.list(query.status, scope=scope, limit=query.limit, actor=actor)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
+    return Json(
+        {"automations": [await desk.automations.describe(automation, actor=actor) for automation in automations]}
+    )
 
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
@@ -33,7 +35,7 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
     """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return reply_created("automations", await desk.automations.describe(automation))
+    return reply_created("automations", await desk.automations.describe(automation, actor=actor))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -41,7 +43,7 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 async def export(desk: DeskDep, actor: Caller, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return automations in the format of an import. Without ids, return all that are not deleted."""
     exported = await desk.automation_transfer.export(query.id, actor=actor)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in exported]})
+    return Json({"automations": [await desk.automations.describe(automation, actor=actor) for automation in exported]})
 
 
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
@@ -56,7 +58,7 @@ async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBo
 @needs("read")
 async def show(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Return one automation."""
-    return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor)))
+    return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor), actor=actor))
 
 
 @router.patch("/automations/{automation_id}", responses=ONE)
@@ -65,7 +67,7 @@ async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.A
     """Change some fields of an automation. With `revision`, the change fails if the automation has another revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
-    return Json(await desk.automations.describe(automation))
+    return Json(await desk.automations.describe(automation, actor=actor))
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)

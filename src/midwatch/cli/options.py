@@ -7,7 +7,7 @@ from functools import cached_property
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-from midwatch.cli.inputs import absolute_path, parse_budget, parse_policy, read_prompt
+from midwatch.cli.inputs import absolute_path, parse_budget, parse_env, parse_policy, read_prompt
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Flag(NamedTuple):
     metavar: str | None = None
     read: Callable[[Any], Any] | None = None
     default: str | None = None
+    repeated: bool = False
+    """Whether the option can be given several times; then `read` gets a list."""
 
 
 FLAGS = {
@@ -82,8 +84,15 @@ FLAGS = {
     "approvals": Flag(metavar="JSON", read=parse_policy),
     "at": Flag(metavar="TIME"),
     "budget": Flag(help="Limits: tokens=200000,usd=1.5,steps=30,seconds=10m.", metavar="LIMITS", read=parse_budget),
+    "check": Flag(metavar="COMMAND"),
     "cron": Flag(metavar="EXPR"),
     "days_off": Flag("--day-off", help="Day without runs: 2026-12-24, a range, 12-25, sat, a calendar. Repeatable."),
+    "env": Flag(
+        help="Variable for the programs of its runs. Repeatable; an empty value removes it.",
+        metavar="NAME=VALUE",
+        read=parse_env,
+        repeated=True,
+    ),
     "idempotency_key": Flag("--key"),
     "max_seconds": Flag("--max-time"),
     "objective": Flag(help="New objective; - reads standard input.", read=read_prompt),
@@ -94,6 +103,7 @@ FLAGS = {
     "route": Flag(metavar="ROUTE", read=lambda routes: routes[0] if len(routes) == 1 else routes or None),
     "session_key": Flag("--session"),
     "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
+    "when": Flag(metavar="COMMAND"),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }
@@ -161,6 +171,7 @@ class FieldOptions:
     def _parameter(self, name: str, field: Field) -> Parameter:
         given: Any = field.input
         flag, kind = self._flags.get(name, Flag()), _option_type(field, given)
+        kind = list[str] | None if flag.repeated else kind
         names = flag.names or f"--{name.replace('_', '-')}"
         default = False if kind is bool and not self._changes else flag.default
         if kind is bool and self._changes:

@@ -21,6 +21,7 @@ from midwatch.domain.event import Event, Payload, WatchdogAcknowledged, Watchdog
 from midwatch.domain.fields import Example, Hidden, Show, to_json
 from midwatch.domain.goal import Goal
 from midwatch.domain.notice import notify, title_of
+from midwatch.domain.probe import Probe
 from midwatch.domain.task import Task
 
 Kind = Literal["overdue", "stuck", "silent", "waiting", "paused", "stopped", "undelivered", "unchecked"]
@@ -207,6 +208,8 @@ def count_work(task: Task, waits: Iterable[tuple[int, int | None]], now: int, ag
 
 def check_stuck(task: Task, worked: float, grace: float = GRACE_SECONDS) -> list[Alert]:
     """Return an alert if a running task has worked longer than its timeout allows; otherwise return an empty list."""
+    probe = Probe.of(task.probe)  # the time of its command comes in addition
+    grace += probe.seconds if probe else 0
     if task.wait is not None or not task.timeout_seconds or worked < task.timeout_seconds + grace:
         return []
     limit = duration(task.timeout_seconds)

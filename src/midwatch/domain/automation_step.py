@@ -332,6 +332,7 @@ def build_run(
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
         approvals=automation.approvals, account_id=automation.account_id,
+        probe=automation.probe.data() if automation.probe else None,
         trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
 
@@ -402,6 +403,10 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
         case "cancelled" if is_replaced(automation, ended):
             return {"last_result": f"replaced: {at}"}
+        case "skipped":  # it does not count
+            again = _next_again(automation, ended)
+            count = automation.run_count - (ended.retry_of is None)
+            return {"run_count": max(0, count), "last_result": f"skipped: {at}", **again}
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
         case "lost":

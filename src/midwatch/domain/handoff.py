@@ -24,6 +24,7 @@ from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.listing import Listing
 from midwatch.domain.notice import add_title
+from midwatch.domain.probe import keep_check
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
 
@@ -344,7 +345,8 @@ def take_over(task: Task, source: Task, title: str = "") -> Task:
     same["notices"] = add_title(source.notices, title or task.prompt) if source.route else None
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
-    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
+    probe = keep_check(source.probe)
+    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, probe=probe, **same)
 
 
 TAKEN_OVER = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
@@ -18,6 +18,7 @@ from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.base.text import cut
 from midwatch.domain.budget import Over
 from midwatch.domain.channel import PROMPT_SHOWN, TEXT_SHOWN, Delivery, read_routes
+from midwatch.domain.probe import waits_for_command
 
 Kind = Literal["start", "result", "failure", "urgent"]
 CheckRoute = Callable[[str | Sequence[str]], str]
@@ -71,6 +72,10 @@ class Told(Protocol):
     @property
     def quiet(self) -> str | None:
         """Return the answer that is not told."""
+
+    @property
+    def probe(self) -> Mapping[str, Any] | None:
+        """Return the command that runs before or after its turn."""
 
     @property
     def route(self) -> str | None:
@@ -237,7 +242,8 @@ def make_notices(task: Told, notice: str, text: str, now: int) -> tuple[Delivery
 
 def start_notice(task: Told, now: int) -> tuple[Delivery, ...]:
     """Return the deliveries of the notice that work on the task has begun; none if nobody should get it."""
-    if not task.route or task.quiet or task.cause == "handoff":  # the first agent's start notice was sent
+    # the first agent's start notice was sent; a command may still skip the task
+    if not task.route or task.quiet or task.cause == "handoff" or waits_for_command(task.probe):
         return ()
     return make_notices(task, "started", f"Started: {title_of(task)}\n{task.id} with {task.agent}", now)
 
@@ -247,7 +253,7 @@ def end_notice(task: Told, now: int, over: Over | None = None) -> tuple[Delivery
 
     If the task was stopped by its budget, `over` is the limit that was reached.
     """
-    if not task.route or task.outcome == "silent" or task.transferred_to:
+    if not task.route or task.outcome in ("silent", "skipped") or task.transferred_to:
         return ()
     notice = "timed_out" if task.outcome == "timeout" else task.status
     told = task.result if task.status == "done" else task.error

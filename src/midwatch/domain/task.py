@@ -27,7 +27,7 @@ from midwatch.domain.session import PRIVATE, Message, Session, announce_message,
 from midwatch.domain.worktree_note import show_worktree
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
-Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
+Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred", "skipped"]
 Stop = Literal["cancel", "yield", "budget", "shutdown"]
 
 STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "cancelled")
@@ -43,6 +43,7 @@ STATUS_OF: Mapping[Outcome, Status] = {
     "ok": "done",
     "silent": "done",
     "transferred": "done",
+    "skipped": "done",
     "error": "failed",
     "timeout": "failed",
     "lost": "failed",
@@ -135,6 +136,8 @@ class Task(NamedTuple):
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
     approvals: Mapping[str, Any] | None = None
     """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
+    probe: Hidden[Mapping[str, Any] | None] = None
+    """A command that midwatch runs for the task, a `midwatch.domain.probe.Probe` as JSON."""
 
     @property
     def noun(self) -> str:
@@ -332,7 +335,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
 def tell_end(task: Task) -> str | None:
     """Return the result of an ended task, or the reason why it has none; None if the task has nothing to tell."""
-    if task.outcome == "silent" or task.transferred_to:
+    if task.outcome in ("silent", "skipped") or task.transferred_to:
         return None
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     return task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
@@ -398,6 +401,7 @@ def end(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
         worktree=show_worktree(ended.worktree), transferred_to=transferred_to,
     )  # fmt: skip
+    was_busy = task.status == "running" and outcome != "skipped"
     messages = end_messages(ended, now)
     failed = report_fault(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
@@ -409,7 +413,7 @@ def end(
             *(announce_message(message, **meta(task, actor)) for message in messages),
             *failed,
             event(finished, now, **meta(task, actor)),
-            *(announce_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
+            *(announce_status(task, "idle", now) if was_busy and not transferred_to else ()),
         ),
     )
 

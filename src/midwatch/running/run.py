@@ -20,6 +20,7 @@ from midwatch.domain.backoff import pause_before
 from midwatch.domain.budget import Meter, Over
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.task import end, has_past
 from midwatch.domain.task_step import TaskStep
 from midwatch.domain.task_store import Claim
@@ -61,6 +62,10 @@ class Run:
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None
         """The asyncio task that prepares the task's worktree."""
+        self.command: asyncio.Task[CommandResult] | None = None
+        """The asyncio task that runs a command of the task, before or after the turn."""
+        self.check: CommandResult | None = None
+        """The result of the command that checks the goal of the task, if it ran after the turn."""
         self.body: asyncio.Task[TurnResult] | None = None
         """The asyncio task in which the agent works on the turn."""
         self.reason: Reason | None = None
@@ -162,8 +167,10 @@ class Run:
             self._host.waiter.wake(self._question)
         if first and self.body is not None and not self.ended.done():
             self.interrupt_agent()
-        elif self.worktree is not None:
-            self.worktree.cancel()
+        else:
+            for preparing in (self.command, self.worktree):
+                if preparing is not None:
+                    preparing.cancel()
 
     def stop_by_hook(self, words: str) -> None:
         """Stop the turn with an error, because a hook decided so. `words` say which hook and why."""
@@ -326,7 +333,7 @@ class Run:
         task, now = self.task, self._host.clock.now()
         reported = outcome.result.usage.data() if outcome.result else None
         usage = add_usage(task.usage, self.meter.usage(reported, limited=self.limited))
-        done = outcome.outcome in ("ok", "silent", "transferred")
+        done = outcome.outcome in ("ok", "silent", "transferred", "skipped")
         if self.reason == "cancel":
             return TaskStep(*end(task, now, outcome="cancelled", error=None, usage=usage))
         if self.reason == "timeout":

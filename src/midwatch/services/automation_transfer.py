@@ -1,7 +1,7 @@
 """The export and import of automations: export automations of a home as JSON, and import them into the same or another.
 
-An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks
-or targets of routes.
+An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks,
+targets of routes, or values of secret variables.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.notice import CheckRoute
+from midwatch.domain.run_env import check_env, restore_env
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import define, write_triggers
@@ -108,6 +109,9 @@ class AutomationTransfer:
             again = name_again(route) if route else shot.get("route")
             values = await self._check_values({**shot, "route": again})
             await refuse_taken_name(self._store, shot["id"], values.get("name"))
+            if "env" in values:
+                check_env(values["env"])
+                values["env"] = restore_env(current.env if current else None, values["env"])
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:

@@ -76,6 +76,7 @@ class Goals(ManagedRecords[Goal]):
         time as text, or a number of seconds from now.
         """
         authorize(actor, "operate")
+        wish = _read_names(wish)
         refuse_unknown(wish, SETTABLE)
         now, creator = self._clock.now(), actor_name(actor)
         given = {name: value for name, value in wish.items() if value is not None}
@@ -142,11 +143,14 @@ class Goals(ManagedRecords[Goal]):
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
         """Change the objective, deadline or budget of a goal."""
+        values = _read_names(values)
         refuse_unknown(values, CHANGEABLE)
         given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
+        if "check_command" in values:
+            values["last_check"] = None
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -367,6 +371,11 @@ async def goal_of(store: Store, task: Task) -> str | None:
         return None
     step = await store.find_open_step(root.cause_id)
     return root.cause_id if step is not None and step.id == task.id else None
+
+
+def _read_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a request with the command under the name of the record's field."""
+    return {"check_command" if name == "check" else name: value for name, value in values.items()}
 
 
 def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:

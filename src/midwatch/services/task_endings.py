@@ -18,6 +18,7 @@ from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.channel import Delivery
 from midwatch.domain.goal import Templates
 from midwatch.domain.notice import PlanNotices, is_repeated, keep_policy
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -51,12 +52,14 @@ class TaskEndings:
         tools: int = 0,
         thread_id: str | None = None,
         charges: Sequence[Charge] = (),
+        check: CommandResult | None = None,
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
         These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
         open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
-        expire. `charges` is what the attempt charges at its end. If another process changes one of these records
+        expire. `charges` is what the attempt charges at its end. `check` is the result of the
+        goal's command. If another process changes one of these records
         meanwhile, writing the changes raises Conflict; then call this method again.
         """
         if before.cause == "automation" and before.cause_id and step.task.outcome == "cancelled":
@@ -76,7 +79,7 @@ class TaskEndings:
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
         if before.cause == "automation":
             changes = changes._replace(deliveries=await self._leave_out_repeated(after, changes.deliveries))
-        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None)
+        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None, check=check)
         return changes.plus(unread).plus(await self._update_cause(ended, charges))
 
     async def _leave_out_repeated(self, run: Task, deliveries: tuple[Delivery, ...]) -> tuple[Delivery, ...]:

@@ -394,5 +394,5 @@ def _relation(relative: Task, task: Task) -> str:
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "notices", "workdir",
     "dir_key", "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns", "on_budget", "approvals",
+    "returns_to", "returns", "on_budget", "approvals", "probe",
 )  # fmt: skip

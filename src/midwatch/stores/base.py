@@ -133,6 +133,7 @@ class VerbStore(VerbRunner):
     find_next_automation_at = peek(automation.find_next_at)
     find_open_run = peek(automation.find_open_run)
     list_runs = read(automation.list_runs)
+    list_results = read(automation.list_results)
     prune_automations = write(automation.prune)
 
     get_trigger = peek(trigger.get)

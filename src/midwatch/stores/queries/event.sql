@@ -23,7 +23,8 @@ SELECT 1 FROM events WHERE task_id = :task_id AND attempt = :attempt AND kind = 
 -- of_attempt: start and end events of one attempt, in order
 SELECT {event} FROM events
 WHERE task_id = :task_id AND attempt = :attempt
-  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response')
+  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response',
+    'probe_start', 'probe_end')
 ORDER BY seq
 
 -- prunable: the seqs and times of the first events after a seq

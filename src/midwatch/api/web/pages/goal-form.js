@@ -31,6 +31,8 @@ export default async function renderNewGoal(main, page) {
       h("div.form-row.more-fields",
         createField("Verifier", text("verifier", "none; name of an agent"),
           "A second agent that checks the result before the goal is complete."),
+        createField("Check", text("check", "none; e.g. make test"),
+          "A command that runs after each step. Exit status 0 completes the goal."),
         createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
         createField("Notify", text("route", "default; e.g. console"),
           "The channels that get notices when the goal ends or pauses."),
