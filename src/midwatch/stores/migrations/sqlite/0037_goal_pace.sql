@@ -16,6 +16,6 @@ DROP INDEX goals_open;
 CREATE INDEX goals_open ON goals (id) WHERE status IN ('waiting_for_session', 'active', 'paused');
 CREATE INDEX goals_scope ON goals (scope_kind, scope_id, created_at, id);
 -- A name belongs to one open goal of a scope.
-CREATE UNIQUE INDEX goals_named ON goals (scope_kind, scope_id, name)
+CREATE UNIQUE INDEX goals_named ON goals (name, scope_kind, scope_id)
   WHERE name IS NOT NULL AND status IN ('waiting_for_session', 'active', 'paused');
 CREATE INDEX goals_name ON goals (name, id) WHERE name IS NOT NULL;
