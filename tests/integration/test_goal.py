@@ -12,7 +12,7 @@ import pytest
 
 from internals import scheduler_of, worker_of
 from midwatch import Runtime, Settings, Turn, TurnResult, Usage
-from midwatch.base.clock import LONGEST_NAP, SECOND
+from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
@@ -612,7 +612,8 @@ async def test_a_person_who_stops_a_step_pauses_its_goal(home: Path, how: Any) -
         if how == "cancel":
             await on.desk.tasks.cancel(step.id, actor="ann")
         else:
-            await on.advance(1)  # the session is stored
+            await on.advance(1)
+            await until(lambda: on.desk.store.get_session(step.session_key))
             await on.desk.sessions.interrupt(step.session_key, how, actor="ann")
         now = await on.desk.goals.get(goal.id)
         did = "asked for the final answer of its step" if how == "stop" else "stopped its step"
@@ -656,9 +657,7 @@ async def test_a_goal_does_not_wait_for_a_thread_that_cannot_come(home: Path, th
         goal = await on.goal(agent=None, session_key="chat:1")
         assert goal.status == ("waiting_for_session" if threads else "active")
         if threads:
-            said = await on.desk.sessions.send("chat:1", "hello")
-            await on.desk.tasks.wait(said.id)  # the answer shows that the agent reports no thread
-            await on.advance(LONGEST_NAP)
+            await on.desk.sessions.send("chat:1", "hello")  # its answer shows that the agent reports no thread
             await on.wait_for_running_step(goal)
         await on.desk.goals.clear(goal.id)
         second = await on.goal(agent="other", session_key="chat:1")  # no thread is lost
@@ -672,9 +671,8 @@ async def test_clearing_a_goal_cancels_the_work_that_its_steps_submitted(home: P
 
     async def submits(turn: Any) -> str:
         assert mind.desk is not None
-        child = await mind.desk.tasks.submit(
-            "in the background", agent="busy", actor=Actor("owner", "attempt", turn.task)
-        )
+        own = Actor("owner", "attempt", task=turn.task)
+        child = await mind.desk.tasks.submit("in the background", agent="busy", actor=own)
         submitted.append(child.id)
         return "submitted"
 
@@ -684,5 +682,10 @@ async def test_clearing_a_goal_cancels_the_work_that_its_steps_submitted(home: P
         mind.desk = on.desk
         goal = await on.goal()
         await on.wait_for_ended_tasks(goal, 1)
+        await until(lambda: has_begun(busy))
         await on.desk.goals.clear(goal.id)
         assert (await on.desk.tasks.wait(submitted[0])).status == "cancelled"
+
+
+async def has_begun(mind: AgentPlan) -> bool:
+    return mind.count > 0

@@ -18,6 +18,11 @@ ORDER BY created_at DESC, id DESC LIMIT :limit
 SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- awaits: whether a goal waits for a thread of a session
+SELECT 1 FROM goals {by:goals_session}
+WHERE session_key = :key AND status IN ('waiting_for_session', 'active', 'paused') AND status = 'waiting_for_session'
+LIMIT 1
+
 -- any_open: whether a goal is open
 SELECT 1 FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') LIMIT 1
 
