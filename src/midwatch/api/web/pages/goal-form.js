@@ -56,7 +56,7 @@ export default async function renderNewGoal(main, page) {
 
 /** Wait for a request that saves a goal. In a problem, a limit is called as in other forms. */
 export const saveGoal = (request) => request.catch((problem) => {
-  problem.message = problem.message.replace(/^max_(tokens|usd|steps|seconds):/, "the budget's $1:");
+  problem.message = problem.message.replace(/^max_(tokens|usd|steps|seconds):( it)?/, "the budget's $1");
   throw problem;
 });
 
