@@ -647,6 +647,19 @@ async def test_a_pause_lets_the_step_finish_and_its_claim_count(home: Path) -> N
         assert (now.evidence, now.summary, mind.count) == ("the tests pass", "it is done", 1)
 
 
+async def test_the_deadline_stops_the_last_step_of_a_paused_goal(home: Path) -> None:
+    terms = AgentTerms(timeout_seconds=None, on_crash="rerun")
+    mind = AgentPlan(ask("May I?"), terms=terms)  # its timeout stands still while it waits
+    async with open_desk(home, it=mind.agent) as on:
+        goal = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
+        await until(lambda: on.desk.approvals.list("pending"))
+        (step,) = await on.desk.goals.steps(goal.id)
+        await on.desk.goals.pause(goal.id)
+        await on.advance(HOUR + 1)
+        await on.wait_for_status(goal, "timeout")
+        assert (await on.desk.tasks.wait(step.id)).status in ("cancelled", "done")  # its question expires then, too
+
+
 @pytest.mark.parametrize("threads", [True, False])
 async def test_a_goal_does_not_wait_for_a_thread_that_cannot_come(home: Path, threads: bool) -> None:
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", threads=threads)

@@ -109,11 +109,12 @@ class Scheduler(LeaderLoop):
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
-            late = goal.status == "active" and goal.deadline_at <= self._clock.now()
+            late = goal.status in ("active", "paused") and goal.deadline_at <= self._clock.now()
             if late and (step := await self._store.find_open_step(goal.id)) is not None:
                 if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal continues
                     await self._cancel(step.id)
-                return
+                if goal.status == "active":
+                    return
             means = await goals.means_of(goal, self._terms, self._templates, self._steps_per_minute)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
