@@ -18,6 +18,7 @@ from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
 from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
+from midwatch.domain.tags import check_tags
 from midwatch.domain.task import Task
 
 Status = Literal["active", "paused", "deleted"]
@@ -43,7 +44,6 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
-MAX_TAGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +128,15 @@ class Automation:
     """The account of all its runs, if an agent created it: that of the agent's task."""
     trace_path: Hidden[str | None] = None
     """The path of the task whose agent created it."""
+    idempotency_key: Annotated[
+        Hidden[str | None],
+        Input("Idempotency key: the same key and options create one automation.", once=True, agents=True),
+    ] = None
+    body_hash: Hidden[str | None] = None
+    declared_by: Annotated[str | None, Example(None)] = None
+    """The set of the file that declares it; see `midwatch.domain.declaration`."""
+    declaration: Hidden[Mapping[str, Any] | None] = None
+    """What the file said when it was last applied."""
 
     @property
     def times(self) -> Schedule:
@@ -177,12 +186,22 @@ class AutomationStore(Protocol):
         """Return the automation, even if it is deleted, or None."""
 
     async def list_automations(
-        self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
-    ) -> list[Automation]:
-        """Return automations with one of the `statuses`, newest first.
+        self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20,
+        tags: tuple[str, ...] = (),
+    ) -> list[Automation]:  # fmt: skip
+        """Return automations with one of the `statuses` and all of the `tags`, newest first.
 
         Without `statuses`, return all automations that are not deleted.
         """
+
+    async def find_automation_key(self, creator: str | None, key: str) -> Automation | None:
+        """Return the automation that this creator created with this idempotency key, even if it is deleted, or None."""
+
+    async def find_named_automation(self, name: str) -> Automation | None:
+        """Return the automation with this name that is not deleted, or None."""
+
+    async def list_declared_automations(self, declared_by: str) -> list[Automation]:
+        """Return the automations that a set declares and that are not deleted."""
 
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
@@ -241,7 +260,6 @@ def check_scope(record: Any) -> None:
 def validate(automation: Automation) -> None:
     """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
-    long_tag = any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags)
     refuse_first(
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
@@ -255,9 +273,8 @@ def validate(automation: Automation) -> None:
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
         ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
         ("quiet", automation.quiet is not None and not automation.quiet.strip(), "`quiet` is empty; write some text."),
-        ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
-        ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
+    check_tags(automation.tags)
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

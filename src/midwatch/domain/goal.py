@@ -17,6 +17,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.requests import OnBudget, refuse_first
 from midwatch.domain.rule import check_policy
+from midwatch.domain.tags import clean_tags
 from midwatch.domain.task import Task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
@@ -134,6 +135,7 @@ class Goal(JsonRecord):
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
+    tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, example=["daily"])] = ()
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0
@@ -143,6 +145,14 @@ class Goal(JsonRecord):
     updated_at: int = 0
     completed_at: int | None = None
     revision: Annotated[int, Example(4)] = 0
+    idempotency_key: Annotated[
+        Hidden[str | None], Input("Idempotency key: the same key and options create one goal.", once=True)
+    ] = None
+    body_hash: Hidden[str | None] = None
+    declared_by: Annotated[str | None, Example(None)] = None
+    """The set of the file that declares it; see `midwatch.domain.declaration`."""
+    declaration: Hidden[Mapping[str, Any] | None] = None
+    """What the file said when it was last applied."""
 
     @property
     def open(self) -> bool:
@@ -182,8 +192,22 @@ class GoalStore(Protocol):
     async def find_open_goal(self, scope: tuple[str, str]) -> Goal | None:
         """Return the open goal of a user or a chat, or None. A scope has at most one open goal."""
 
-    async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
-        """Return goals with one of the `statuses`, newest first; without `statuses` return all goals."""
+    async def list_goals(
+        self, statuses: tuple[Status, ...] = (), limit: int = 20, tags: tuple[str, ...] = ()
+    ) -> list[Goal]:
+        """Return goals with one of the `statuses` and all of the `tags`, newest first.
+
+        Without `statuses`, goals of every status are returned.
+        """
+
+    async def find_goal_key(self, creator: str | None, key: str) -> Goal | None:
+        """Return the goal that this creator created with this idempotency key, or None."""
+
+    async def list_named_goals(self, name: str) -> list[Goal]:
+        """Return the open goals with this name; different scopes may use the same name."""
+
+    async def list_declared_goals(self, declared_by: str) -> list[Goal]:
+        """Return the goals that a set declares or has declared, even those that have ended, newest first."""
 
     async def has_open_goals(self) -> bool:
         """Return whether any goal is open. If none is, no goal can be due."""
@@ -226,6 +250,7 @@ def normalise(goal: Goal) -> Goal:
         scope_id=goal.scope_id.strip(),
         session_key=goal.session_key.strip() or f"goal:{goal.id}",
         approvals=check_policy(goal.approvals),
+        tags=clean_tags(goal.tags),
     )
 
 

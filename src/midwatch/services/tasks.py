@@ -21,6 +21,7 @@ from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
+from midwatch.domain.tags import clean_tags
 from midwatch.domain.task import OUTSIDE, TRIES, Task, new_task
 from midwatch.domain.task_step import TaskStep
 from midwatch.domain.task_store import Summary, TaskFilter
@@ -150,7 +151,7 @@ class Tasks:
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
             budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
-            approvals=check_policy(wish.get("approvals")),
+            approvals=check_policy(wish.get("approvals")), tags=list(clean_tags(wish.get("tags") or ())) or None,
             on_budget=terms.mode_of(wish.get("on_budget"), askable=bool(route or actor)),
         )  # fmt: skip
 
@@ -368,7 +369,7 @@ def _matches(task: Task, which: TaskFilter) -> bool:
         (which.session_key, task.session_key),
         (which.creator, task.creator),
     )
-    fits = all(wanted in (None, value) for wanted, value in pairs)
+    fits = all(wanted in (None, value) for wanted, value in pairs) and set(which.tags) <= set(task.tags or ())
     return fits and task.status in (which.statuses or (task.status,)) and (not which.before or task.id < which.before)
 
 
@@ -394,5 +395,5 @@ def _relation(relative: Task, task: Task) -> str:
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
     "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns", "on_budget", "approvals",
+    "returns_to", "returns", "on_budget", "approvals", "tags",
 )  # fmt: skip

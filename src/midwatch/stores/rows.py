@@ -34,7 +34,7 @@ from midwatch.domain.worktree import Worktree
 R = TypeVar("R")
 Row = tuple[Any, ...]
 
-TASK_JSON = 6
+TASK_JSON = 7
 """Number of the last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
 PAYLOAD, SEQ = Event._fields.index("payload"), Event._fields.index("seq")

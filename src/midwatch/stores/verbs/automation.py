@@ -16,12 +16,25 @@ def get(tx: Tx, automation_id: str) -> Automation | None:
 
 
 def list_(
-    tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
-) -> list[Automation]:
-    params = {"statuses": dumps(statuses or ("active", "paused")), "limit": limit}
+    tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20,
+    tags: tuple[str, ...] = (),
+) -> list[Automation]:  # fmt: skip
+    params = {"statuses": dumps(statuses or ("active", "paused")), "limit": limit, "tags": dumps(tags)}
     if scope is None:
         return tx.find_all(Automation, "automation.list", **params)
     return tx.find_all(Automation, "automation.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
+
+
+def find_key(tx: Tx, creator: str | None, key: str) -> Automation | None:
+    return tx.find(Automation, "automation.find_key", creator=creator or "", key=key)
+
+
+def list_declared(tx: Tx, declared_by: str) -> list[Automation]:
+    return tx.find_all(Automation, "automation.declared", declared_by=declared_by)
+
+
+def find_named(tx: Tx, name: str) -> Automation | None:
+    return tx.find(Automation, "automation.named", name=name)
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
@@ -48,6 +61,7 @@ def list_runs(tx: Tx, automation_id: str, limit: int = 20) -> list[Task]:
 
 
 def prune(tx: Tx, before: int) -> int:
+    tx.run("automation.prune_tags", {"before": before})
     rows = list(tx.rows("automation.prune", {"before": before}))
     account.prune(tx, {name for (name,) in rows if name})
     return len(rows)

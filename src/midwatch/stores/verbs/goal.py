@@ -21,8 +21,20 @@ def find_open(tx: Tx, scope: tuple[str, str]) -> Goal | None:
     return tx.find(Goal, "goal.open", scope_kind=scope[0], scope_id=scope[1])
 
 
-def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
-    return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit)
+def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, tags: tuple[str, ...] = ()) -> list[Goal]:
+    return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit, tags=dumps(tags))
+
+
+def find_key(tx: Tx, creator: str | None, key: str) -> Goal | None:
+    return tx.find(Goal, "goal.find_key", creator=creator or "", key=key)
+
+
+def list_declared(tx: Tx, declared_by: str) -> list[Goal]:
+    return tx.find_all(Goal, "goal.declared", declared_by=declared_by)
+
+
+def list_named(tx: Tx, name: str) -> list[Goal]:
+    return tx.find_all(Goal, "goal.named", name=name)
 
 
 def has_open(tx: Tx) -> bool:
@@ -48,6 +60,7 @@ def list_steps(tx: Tx, goal_id: str, limit: int = 20) -> list[Task]:
 def delete(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:
     deleted = tx.run("goal.delete", {"id": goal_id, "revision": revision}) == 1
     if deleted:
+        tx.run("goal.prune_tags", {"id": goal_id})
         apply(tx, changes)
         tx.run("account.prune", {"ids": dumps([goal_id])})
         tx.topics.add("goal")
