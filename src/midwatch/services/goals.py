@@ -5,9 +5,10 @@ The record is `midwatch.domain.goal`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
@@ -28,7 +29,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
 from midwatch.services.accounts import change_limits, read_cost
 from midwatch.services.authorization import authorize, own_record
-from midwatch.services.records import ManagedRecords, parse_status, require
+from midwatch.services.records import ManagedRecords, find_first, mark_request, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
 from midwatch.services.task_stops import stop_work
 from midwatch.services.tasks import Tasks
@@ -70,7 +71,32 @@ class Goals(ManagedRecords[Goal]):
         """Create a goal.
 
         The first step begins at once or, in a session without a thread, when the session has a thread. `deadline` is a
-        time as text, or a number of seconds from now.
+        time as text, or a number of seconds from now. A second call with the same `idempotency_key` and the same
+        fields returns the first goal.
+        """
+        authorize(actor, "operate")
+        key, mark = wish.get("idempotency_key"), mark_request(objective, wish)
+        find = partial(self._store.find_goal_key, actor_name(actor))
+        if first := await find_first(find, key, mark, actor):
+            return first
+        goal, changes = await self.draft(objective, actor=actor, body_hash=mark, **wish)
+        try:
+            await self._store.apply(changes)
+        except Conflict:
+            if first := await find_first(find, key, mark, actor):
+                return first
+            open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
+            goal_name = f" ({open_goal.id})" if open_goal else ""
+            raise Conflict(f"{goal.scope_id} has an open goal{goal_name}; first complete or clear that goal.") from None
+        return goal
+
+    async def draft(
+        self, objective: str, *, actor: AnyActor = None, body_hash: str | None = None,
+        declared: Mapping[str, Any] | None = None, **wish: Any,
+    ) -> tuple[Goal, Changes]:  # fmt: skip
+        """Return a new goal, and the changes that create it. Nothing is written.
+
+        `declared` has the fields of the record that only a file which declares it sets.
         """
         authorize(actor, "operate")
         refuse_unknown(wish, SETTABLE)
@@ -91,22 +117,15 @@ class Goals(ManagedRecords[Goal]):
             scope_id=wish.pop("scope_id", key or creator or "owner"), session_key=key or "",
             workdir=resolve_workdir(wish.pop("workdir", None)) or (session.workdir if session else None),
             status="waiting_for_session" if key and not (session and session.thread_id) else "active",
-            route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
+            route=self._check_route(route) if route else None, created_at=now, updated_at=now, body_hash=body_hash,
+            **wish, **(declared or {}),
         )  # fmt: skip
         goal = normalise(draft)
         validate(goal)
         check(goal.objective, {"workdir": goal.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=goal.id, objective=goal.objective, deadline_at=iso(goal.deadline_at) or "")
-        try:
-            account = steps.open_goal_account(goal, await self._terms(goal.agent))
-            await self._store.apply(
-                Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
-            )
-        except Conflict:
-            open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
-            goal_name = f" ({open_goal.id})" if open_goal else ""
-            raise Conflict(f"{goal.scope_id} has an open goal{goal_name}; first complete or clear that goal.") from None
-        return goal
+        account = steps.open_goal_account(goal, await self._terms(goal.agent))
+        return goal, Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
 
     async def _choose_agent(self, requested: str | None, session: Session | None) -> str:
         """Return the agent of a new goal. If the goal has a session, this is the agent of the session."""
@@ -139,25 +158,40 @@ class Goals(ManagedRecords[Goal]):
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
         """Change the objective, deadline or budget of a goal."""
+        values = self.read_edit(values)
+
+        async def change(goal: Goal, now: int) -> Changes:
+            return await self.compute_edit(goal, values, now, actor)
+
+        return await self._change(goal_id, change, actor, revision)
+
+    def read_edit(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the checked values of an edit, with the deadline as a time."""
         refuse_unknown(values, CHANGEABLE)
         given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
+        return values
 
-        async def change(goal: Goal, now: int) -> Changes:
-            _check_open(goal)
-            after = normalise(replace(goal, **values))
-            validate(after)
-            check(after.objective, {}, rules.MAX_OBJECTIVE)
-            if "deadline_at" in values and after.deadline_at <= now:
-                raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
-            payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
-            fields = {name: getattr(after, name) for name in values}
-            step = change_record(goal, payload, now, actor_name(actor), **fields)
-            return step.plus(await self._set_limits(goal, after, values.keys(), now))
+    async def compute_edit(
+        self, goal: Goal, values: Mapping[str, Any], now: int, actor: AnyActor,
+        declared: Mapping[str, Any] | None = None,
+    ) -> Changes:  # fmt: skip
+        """Return the changes that write an edit with the values of `read_edit`.
 
-        return await self._change(goal_id, change, actor, revision)
+        `declared` has the fields of the record that only a file which declares it sets.
+        """
+        _check_open(goal)
+        after = normalise(replace(goal, **values))
+        validate(after)
+        check(after.objective, {}, rules.MAX_OBJECTIVE)
+        if "deadline_at" in values and after.deadline_at <= now:
+            raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
+        payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
+        fields = {name: getattr(after, name) for name in values} | dict(declared or {})
+        step = change_record(goal, payload, now, actor_name(actor), **fields)
+        return step.plus(await self._set_limits(goal, after, values.keys(), now))
 
     async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Goal:
         """Pause a goal: stop its running step and start no more steps. A second call changes nothing."""
@@ -257,22 +291,30 @@ class Goals(ManagedRecords[Goal]):
         name = actor_name(actor)
         for _ in range(TRIES):
             goal = await self._get_managed(goal_id, actor)
-            now = self._clock.now()
-            payload = GoalChanged(goal_id=goal.id, fields=("cleared",), status=goal.status)
-            step = await self._store.find_open_step(goal.id)
-            stop = (await stop_work(self._store, step, now, name))[1]
-            changes = Changes(events=(event_about(goal, payload, now, name),)).plus(stop)
+            changes = await self.compute_removal(goal, self._clock.now(), name)
             with suppress(Conflict):  # its step changed meanwhile
                 if await self._store.delete_goal(goal.id, goal.revision, changes):
                     return goal
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
-    async def list(self, status: str = "", *, limit: int = 20, actor: AnyActor = None) -> list[Goal]:
-        """Return the goals with this status, newest first. Without a status, or with `all`, return all goals."""
+    async def compute_removal(self, goal: Goal, now: int, name: str | None) -> Changes:
+        """Return the changes that go with the removal of a goal: an event, and the stop of its running step."""
+        payload = GoalChanged(goal_id=goal.id, fields=("cleared",), status=goal.status)
+        step = await self._store.find_open_step(goal.id)
+        stop = (await stop_work(self._store, step, now, name))[1]
+        return Changes(events=(event_about(goal, payload, now, name),)).plus(stop)
+
+    async def list(
+        self, status: str = "", *, limit: int = 20, tags: Sequence[str] = (), actor: AnyActor = None
+    ) -> list[Goal]:
+        """Return the goals with this status and all of the tags, newest first.
+
+        Without a status, or with `all`, goals of every status are returned.
+        """
         authorize(actor, "oversee")
         chosen = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
-        return await self._store.list_goals(statuses, min(max(1, limit), 200))
+        return await self._store.list_goals(statuses, min(max(1, limit), 200), tuple(tags))
 
     async def _set_limits(self, before: Goal, after: Goal, edited: Set[str], now: int) -> Changes:
         """Return the changes that give the account of a goal its new limits, if they were edited."""
