@@ -81,10 +81,11 @@ async def show(
 async def list_goals(
     desk: Desk,
     status: Annotated[opt.GoalStatus | None, Option("--status", "-s", help="Status to list. Default: all.")] = None,
+    tag: opt.OfTags = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
     """List goals, newest first."""
-    goals = await desk.client.goals(status or "", limit=limit)
+    goals = await desk.client.goals(status or "", tag=tag or (), limit=limit)
     rows = [
         (
             goal["id"],
@@ -238,6 +239,7 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
+        ("tags", ", ".join(goal["tags"])),
         *pick(goal, "evidence", "summary", session="session_key", route="route", workdir="workdir"),
         *pick(goal, "creator", managed_by="manage_mode", created="created_at", completed="completed_at"),
         ("revision", goal["revision"]),

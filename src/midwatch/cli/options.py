@@ -47,6 +47,7 @@ Statuses = Option("--status", "-s", help="Only with this status. Repeatable.")
 TaskStatuses = Annotated[list[TaskStatus] | None, Statuses]
 HandoffStatuses = Annotated[list[HandoffStatus] | None, Statuses]
 OfAgent = Annotated[str | None, Option("--agent", "-a", help="Only for this agent.")]
+OfTags = Annotated[list[str] | None, Option("--tag", help="Only with this tag. Repeatable: with all of them.")]
 OfTask = Annotated[str | None, Option("--task", "-t", metavar="ID", help="Only for this task.")]
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ FLAGS = {
     "prompt": Flag(help="New instructions; - reads standard input.", read=read_prompt),
     "quiet": Flag(metavar="TOKEN"),
     "session_key": Flag("--session"),
-    "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
+    "tags": Flag("--tag", help="Tag, to find it by. Repeatable."),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }

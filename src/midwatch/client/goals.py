@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midwatch.client.transport import Transport, path_of
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class GoalCalls(Transport):
     """The client's calls about goals."""
 
-    async def goals(self, status: str = "", *, limit: int = 20) -> Sequence[GoalInfo]:
-        """Return goals with this status, newest first; without a status return all goals."""
-        return await self._get("/goals", "goals", status=status, limit=limit)
+    async def goals(self, status: str = "", *, tag: Iterable[str] = (), limit: int = 20) -> Sequence[GoalInfo]:
+        """Return goals with this status and every `tag`, newest first; without a status return all goals."""
+        return await self._get("/goals", "goals", status=status, tag=[*tag], limit=limit)
 
     async def goal(self, goal_id: str) -> GoalInfo:
         """Return one goal."""

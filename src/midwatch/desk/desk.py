@@ -16,6 +16,7 @@ from midwatch.services.accounts import Accounts
 from midwatch.services.alerts import Alerts
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
+from midwatch.services.declarations import Declarations
 from midwatch.services.events import Events
 from midwatch.services.goals import Goals
 from midwatch.services.handoff_requests import HandoffRequests
@@ -64,6 +65,7 @@ class Desk(Foundation):
         opened = self.conversations if setup.work else None
         self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env, self.authorization)
         self.goals = Goals(store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults())
+        self.declarations = Declarations(store, clock, self.tasks, self.automations, self.goals)
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
         self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)
