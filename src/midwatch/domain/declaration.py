@@ -190,8 +190,6 @@ def values_of(record: Automation | Goal, table: Mapping[str, Any]) -> dict[str, 
     values: dict[str, Any] = {}
     if isinstance(record, Automation):
         values |= {name: record.schedule[name] for name in TIMES if record.schedule.get(name) is not None}
-        if "at" in values:
-            values["at"] = iso(values["at"])
         if "enabled" in table:
             values["enabled"] = record.status == "active" or record.paused_why in (SPENT, OVER)
     for field, given in declared_fields(type(record)):
@@ -250,7 +248,7 @@ def export(record: Automation | Goal) -> Exported:
             table[name] = value
     if isinstance(record, Automation):
         times = {name: record.schedule[name] for name in TIMES if record.schedule.get(name) is not None}
-        table |= times | ({"at": iso(times["at"])} if "at" in times else {})
+        table |= times
         if record.status == "paused" and record.paused_why not in (SPENT, OVER):
             table["enabled"] = False
     return Exported(table, tuple(notes))

@@ -56,7 +56,7 @@ class Submission(TypedDict, total=False):
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ]
-    tags: Annotated[tuple[str, ...] | None, Input("Words to find it by.", longest=100, agents=True, example=["daily"])]
+    tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])]
     wake: Annotated[
         bool,
         Input("For agents: begin a turn of the agent that submits it, with the result.", strict=True, agents=True),
