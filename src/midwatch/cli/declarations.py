@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from midwatch.base.errors import InvalidInput
+from midwatch.base.errors import Conflict, InvalidInput, MidwatchError
 from midwatch.cli import output as out
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
@@ -24,6 +24,7 @@ PARTS = ("automations", "goals", "rules")
 SIGNS = {"create": "+", "change": "~", "unchanged": "=", "remove": "-", "left": "?"}
 COLOURS = {"create": "green", "change": "yellow", "remove": "red", "unchanged": "dim", "left": "dim"}
 VALUE_LENGTH = 60
+Problem = TypeVar("Problem", bound=MidwatchError)
 DryRun = Annotated[bool, Option("--dry-run", help="Only print the plan.")]
 
 
@@ -39,7 +40,7 @@ async def apply(
     text, content = read_declarations(file)
     try:
         done = await desk.client.apply(content, dry_run=dry_run, prune=prune, adopt=adopt)
-    except InvalidInput as problem:
+    except (InvalidInput, Conflict) as problem:
         raise place_error(problem, file, text) from None
     return Reply(done, describe_plan(done))
 
@@ -97,9 +98,10 @@ def to_json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date | time) else value
 
 
-def place_error(problem: InvalidInput, file: str, text: str) -> InvalidInput:
+def place_error(problem: Problem, file: str, text: str) -> Problem:
     """Return the error with the file and, if it can be found, the line that it is about."""
-    line = find_line(text, problem.field) if problem.field else None
+    field = getattr(problem, "field", None) or str(problem).partition(": ")[0]
+    line = find_line(text, field)
     problem.args = (f"{file}{f':{line}' if line else ''}: {problem}",)
     return problem
 

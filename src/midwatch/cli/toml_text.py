@@ -67,6 +67,8 @@ def find_line(text: str, field: str) -> int | None:
             path = header
         elif match := KEY.match(line):
             path = (*header, *_read_path(line.partition("=")[0]))
+            if header[:1] == ("rules",) and path[-1] == "name":  # a rule is known by its name, not by its place
+                header = path = ("rules", *_read_path(line.partition("=")[2])[:1])
         else:
             continue
         name = ".".join(path)
