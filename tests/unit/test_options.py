@@ -31,14 +31,14 @@ async def add(prompt: Prompt, **request: Any) -> Reply:
     return reply({"prompt": prompt, **request})
 
 
-@command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--name -N")))
+@command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--label -N")))
 async def edit(automation_id: Annotated[str, Argument()], **request: Any) -> Reply:
     """Change one."""
     return reply({"id": automation_id, **request})
 
 
 @command(app, "set", options=FieldOptions(lambda: (Goal,)))
-async def set_goal(objective: Prompt, deadline: opt.Key = None, **request: Any) -> Reply:
+async def set_goal(objective: Prompt, deadline: opt.Db = None, **request: Any) -> Reply:
     """Set a goal."""
     return reply({"deadline": deadline, **request})
 
@@ -83,7 +83,7 @@ def test_invalid_options_are_refused(wrong: str) -> None:
 def test_a_change_can_disable_and_clear_fields() -> None:
     request = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
     assert request == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
-    empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
+    empty = ("route", "quiet", "workdir", "timeout", "on_crash", "label", "jitter", "tag", "budget", "approvals")
     arguments = [argument for name in empty for argument in (f"--{name.replace('_', '-')}", "")]
     assert run_options("edit", "am_1", *arguments) == {
         "id": "am_1", "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "",
@@ -117,7 +117,7 @@ def test_only_a_number_of_seconds_may_be_a_duration() -> None:
 
 def test_an_option_of_the_command_replaces_that_of_the_field() -> None:
     assert "--deadline" not in help_of("set")
-    assert run_options("set", "x", "--key", "k") == {"deadline": "k"}
+    assert run_options("set", "x", "--db", "k") == {"deadline": "k"}
 
 
 def test_the_help_of_an_option_is_the_description_of_its_field() -> None:

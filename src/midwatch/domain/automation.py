@@ -16,9 +16,8 @@ from midwatch.base.text import cut
 from midwatch.domain.budget import Budget
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
-from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
+from midwatch.domain.requests import OnBudget, OnCrash, check_tags, refuse_first
 from midwatch.domain.rule import Policy
-from midwatch.domain.tags import check_tags
 from midwatch.domain.task import Task
 
 Status = Literal["active", "paused", "deleted"]

@@ -15,9 +15,8 @@ from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, c
 from midwatch.domain.budget import MOST
 from midwatch.domain.changes import Changes
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
-from midwatch.domain.requests import OnBudget, refuse_first
+from midwatch.domain.requests import OnBudget, clean_tags, refuse_first
 from midwatch.domain.rule import check_policy
-from midwatch.domain.tags import clean_tags
 from midwatch.domain.task import Task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
@@ -203,8 +202,8 @@ class GoalStore(Protocol):
     async def find_goal_key(self, creator: str | None, key: str) -> Goal | None:
         """Return the goal that this creator created with this idempotency key, or None."""
 
-    async def list_named_goals(self, name: str) -> list[Goal]:
-        """Return the open goals with this name; different scopes may use the same name."""
+    async def find_named_goal(self, scope: tuple[str, str], name: str) -> Goal | None:
+        """Return the open goal of a user or a chat with this name, or None."""
 
     async def list_declared_goals(self, declared_by: str) -> list[Goal]:
         """Return the goals that a set declares or has declared, even those that have ended, newest first."""

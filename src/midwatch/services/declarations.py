@@ -183,8 +183,7 @@ class Declarations:
             with _naming("goals", key):
                 drafts[key] = await self._draft_goal(key, table, last.get(key), terms, actor, now)
             scope = (drafts[key].record.scope_kind, drafts[key].record.scope_id)
-            named = await self._store.list_named_goals(key)
-            current = next((goal for goal in named if (goal.scope_kind, goal.scope_id) == scope), None)
+            current = await self._store.find_named_goal(scope, key)
             if (goal := current or last.get(key)) is not None:
                 found[key] = goal
                 if goal != last.get(key):

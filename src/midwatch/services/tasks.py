@@ -16,12 +16,11 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.listing import Listing
-from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
+from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash, clean_tags
 from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.tags import clean_tags
 from midwatch.domain.task import OUTSIDE, TRIES, Task, new_task
 from midwatch.domain.task_step import TaskStep
 from midwatch.domain.task_store import Summary, TaskFilter

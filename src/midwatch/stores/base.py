@@ -138,7 +138,7 @@ class VerbStore(VerbRunner):
     find_open_goal = peek(goal.find_open)
     list_goals = read(goal.list_)
     find_goal_key = peek(goal.find_key)
-    list_named_goals = read(goal.list_named)
+    find_named_goal = peek(goal.find_named)
     list_declared_goals = read(goal.list_declared)
     list_due_goals = read(goal.list_due)
     has_open_goals = peek(goal.has_open)

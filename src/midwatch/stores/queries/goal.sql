@@ -63,9 +63,10 @@ SELECT {goal} FROM goals WHERE coalesce(creator, '') = :creator AND idempotency_
 -- declared: the goals that a set declares or has declared, newest first
 SELECT {goal} FROM goals WHERE declared_by = :declared_by ORDER BY id DESC
 
--- named: the open goals with this name
+-- named: the open goal of a scope with this name
 SELECT {goal} FROM goals
-WHERE name = :name AND status IN ('waiting_for_session', 'active', 'paused') ORDER BY id
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND name = :name
+  AND status IN ('waiting_for_session', 'active', 'paused')
 
 -- prune_tags: the tags of one goal
 DELETE FROM tagged WHERE noun = 'goal' AND record_id = :id

@@ -7,4 +7,4 @@ WHERE (CAST(:agent AS TEXT) IS NULL OR agent = :agent) AND (CAST(:revoked AS INT
 ORDER BY id DESC LIMIT :limit
 
 -- declared: the rules that a set declares
-SELECT {rule} FROM rules WHERE declared_by = :declared_by AND revoked_at IS NULL ORDER BY id
+SELECT {rule} FROM rules WHERE declared_by = :declared_by AND revoked_at IS NULL ORDER BY name

@@ -33,8 +33,8 @@ def list_declared(tx: Tx, declared_by: str) -> list[Goal]:
     return tx.find_all(Goal, "goal.declared", declared_by=declared_by)
 
 
-def list_named(tx: Tx, name: str) -> list[Goal]:
-    return tx.find_all(Goal, "goal.named", name=name)
+def find_named(tx: Tx, scope: tuple[str, str], name: str) -> Goal | None:
+    return tx.find(Goal, "goal.named", scope_kind=scope[0], scope_id=scope[1], name=name)
 
 
 def has_open(tx: Tx) -> bool:
