@@ -15,6 +15,7 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
+from midwatch.base.timetable import NO_CALENDARS, Calendars
 from midwatch.domain import automation_step as automations_step
 from midwatch.domain import goal as goals
 from midwatch.domain import goal_step as goals_step
@@ -24,6 +25,7 @@ from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
+from midwatch.services.task_stops import stop_task
 
 log = logging.getLogger("midwatch.scheduler")
 
@@ -43,6 +45,7 @@ class Scheduler(LeaderLoop):
         cancel: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
+        calendars: Calendars = NO_CALENDARS,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
@@ -52,6 +55,7 @@ class Scheduler(LeaderLoop):
         self._cancel = cancel
         self._templates = templates or Templates()
         self._expire = expire
+        self._calendars = calendars
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -88,15 +92,25 @@ class Scheduler(LeaderLoop):
             if "closed" in held:
                 await self._store.apply(automations_step.pause_for_closed_session(automation, self._clock.now()))
                 return
-            runs = "runs" in held and await self._store.find_open_run(automation.id) is not None
-            terms = await self._terms(automation.agent)
+            open_run = await self._store.find_open_run(automation.id) if "runs" in held else None
+            terms, now = await self._terms(automation.agent), self._clock.now()
+            fire = partial(
+                automations_step.fire, automation, now, terms, runs=open_run is not None, calendars=self._calendars,
+                open_task=open_run.id if open_run else None,
+            )  # fmt: skip
+            step = fire()
+            replaced = open_run if automations_step.find_replaced(step) else None
+            if replaced is not None and replaced.status == "running":
+                step = step.plus(stop_task(replaced, now)[1])
             try:
-                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=runs))
+                await self._store.apply(step)
             except Conflict:
-                if await self._store.get_automation(automation.id) != automation:
-                    return  # another process has fired or changed it
+                if replaced is not None or await self._store.get_automation(automation.id) != automation:
+                    return  # another process has fired or changed it, or its open run has ended
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
-                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=True))
+                await self._store.apply(fire(taken=True))
+            if replaced is not None and replaced.status == "pending":
+                await self._cancel(replaced.id)
         except Conflict:
             log.debug("automation %s was started or changed by another process", automation.id)
         except StoreError as problem:

@@ -110,8 +110,8 @@ class Declarations:
         found: dict[str, Automation] = {}
         drafts: dict[str, Draft] = {}
         for key, table in declared.automations.items():
-            if (named := await self._store.find_named_automation(key)) is not None:
-                found[key] = named
+            if named := [record for record in await self._store.find_automations(key) if record.name == key]:
+                found[key] = named[0]
             with _naming("automations", key):
                 drafts[key] = await self._draft_automation(key, table, found.get(key), terms, actor, now)
         present = {key: _present(record, drafts[key].wanted.table) for key, record in found.items()}

@@ -19,6 +19,7 @@ NEXT_RUNS = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
     zone=Annotated[str, Example("Europe/Berlin")],
     running=Annotated[bool, Example(False)],
     next_runs=Annotated[list[str], Example(NEXT_RUNS)],
+    problem=Annotated[str | None, Example(None)],
 )
 class AutomationInfo(dict[str, Any]):
     """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""

@@ -10,6 +10,14 @@ SELECT {automation} FROM automations {by:automations_scope}
 WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses} AND {automation_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- find: automations with this name or title, that with the name first
+SELECT {automation} FROM (
+  SELECT {automation}, 0 AS place FROM automations WHERE name = :text AND name IS NOT NULL AND status <> 'deleted'
+  UNION ALL
+  SELECT {automation}, 1 AS place FROM automations
+  WHERE title = :text AND coalesce(name, '') <> :text AND status <> 'deleted'
+) AS named ORDER BY place, id LIMIT :limit
+
 -- due: active automations whose next run is due, earliest first
 SELECT {automation} FROM automations
 WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDER BY next_run_at, id LIMIT :limit
@@ -49,9 +57,6 @@ SELECT {automation} FROM automations WHERE coalesce(creator, '') = :creator AND 
 
 -- declared: the automations that a set declares
 SELECT {automation} FROM automations WHERE declared_by = :declared_by AND status <> 'deleted' ORDER BY id
-
--- named: the automation with this name
-SELECT {automation} FROM automations WHERE name = :name AND status <> 'deleted'
 
 -- prune_tags: the tags of automations that were deleted long ago
 DELETE FROM tagged WHERE noun = 'automation'

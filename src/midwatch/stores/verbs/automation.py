@@ -33,8 +33,8 @@ def list_declared(tx: Tx, declared_by: str) -> list[Automation]:
     return tx.find_all(Automation, "automation.declared", declared_by=declared_by)
 
 
-def find_named(tx: Tx, name: str) -> Automation | None:
-    return tx.find(Automation, "automation.named", name=name)
+def find(tx: Tx, text: str, limit: int = 3) -> list[Automation]:
+    return tx.find_all(Automation, "automation.find", text=text, limit=limit)
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
