@@ -37,7 +37,7 @@ class Desk(Foundation):
         super().__init__(setup, find_url)
         settings, home, store, clock = self.settings, self.home, self.store, self.clock
         check_route, terms_of = self.notifications.check_route, self.registry.terms_of
-        self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates())
+        self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates(), settings.goals.steps_per_minute)
         self.tasks = Tasks(
             store,
             clock,

@@ -13,7 +13,7 @@ class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, and its thread.
 
     If the task is tried again, `why` is the reason. `spent` is what the account of the task has spent, if it is known.
-    `asks` is whether people are asked when this account is spent.
+    `asks` is whether people are asked when this account is spent. `actor` is the person who cancelled the task.
     """
 
     task: Task
@@ -22,6 +22,7 @@ class EndedAttempt(NamedTuple):
     why: str | None = None
     spent: Spending | None = None
     asks: bool = False
+    actor: str | None = None
 
 
 class TaskStep(NamedTuple):

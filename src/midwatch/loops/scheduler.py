@@ -22,6 +22,7 @@ from midwatch.domain import goal_step as goals_step
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.goal import Goal, Templates
+from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
@@ -48,6 +49,7 @@ class Scheduler(LeaderLoop):
         calendars: Calendars = NO_CALENDARS,
         *,
         nap: float = LONGEST_NAP,
+        steps_per_minute: int = STEPS_PER_MINUTE,
     ) -> None:
         super().__init__(clock, leads, log, nap=nap)
         self._store = store
@@ -56,6 +58,7 @@ class Scheduler(LeaderLoop):
         self._templates = templates or Templates()
         self._expire = expire
         self._calendars = calendars
+        self._steps_per_minute = steps_per_minute
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -125,7 +128,7 @@ class Scheduler(LeaderLoop):
                 if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal continues
                     await self._cancel(step.id)
                 return
-            means = await goals.means_of(goal, self._terms, self._templates)
+            means = await goals.means_of(goal, self._terms, self._templates, self._steps_per_minute)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
             await self._store.apply(goals_step.wake(goal, self._clock.now(), means, thread))

@@ -98,7 +98,11 @@ class Declarations:
 
         if dry_run:
             return (await compute())[0]
-        return await apply_with_retry(self._store, f"a record of the set {terms.set}, or the goal of a scope", compute)
+        steps = await apply_with_retry(self._store, f"a record of the set {terms.set}", compute)
+        for step in steps:
+            if step.noun == "goal" and step.what == "remove":
+                await self._goals.end_work(str(step.id), actor)
+        return steps
 
     # -- automations ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +187,8 @@ class Declarations:
             with _naming("goals", key):
                 drafts[key] = await self._draft_goal(key, table, last.get(key), terms, actor, now)
             scope = (drafts[key].record.scope_kind, drafts[key].record.scope_id)
-            current = await self._store.find_named_goal(scope, key)
+            named = [goal for goal in await self._store.list_named_goals(key) if goal.open]
+            current = next((goal for goal in named if (goal.scope_kind, goal.scope_id) == scope), None)
             if (goal := current or last.get(key)) is not None:
                 found[key] = goal
                 if goal != last.get(key):
@@ -288,7 +293,7 @@ class Declarations:
         """
         authorize(actor, "oversee")
         automations = await self._store.list_automations(None, ("active", "paused"), MOST_EXPORTED, tuple(tags))
-        goals = await self._store.list_goals(tuple(OPEN), MOST_EXPORTED, tuple(tags))
+        goals = await self._store.list_goals(tuple(OPEN), MOST_EXPORTED, None, tuple(tags))
         rules = [] if tags else [rule for rule in await self._store.list_rules(limit=MOST_EXPORTED) if rule.declared_by]
         every: list[Automation | Goal | Rule] = [*automations, *goals, *rules]
         if unknown := [name for name in names if all(name not in (one.id, one.name) for one in every)]:

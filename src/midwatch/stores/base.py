@@ -135,10 +135,9 @@ class VerbStore(VerbRunner):
     prune_automations = write(automation.prune)
 
     get_goal = peek(goal.get)
-    find_open_goal = peek(goal.find_open)
+    list_named_goals = read(goal.list_named)
     list_goals = read(goal.list_)
     find_goal_key = peek(goal.find_key)
-    find_named_goal = peek(goal.find_named)
     list_declared_goals = read(goal.list_declared)
     list_due_goals = read(goal.list_due)
     has_open_goals = peek(goal.has_open)

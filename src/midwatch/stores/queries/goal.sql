@@ -1,9 +1,15 @@
 -- get: one goal
 SELECT {goal} FROM goals WHERE id = :id
 
--- open: the open goal of a scope
-SELECT {goal} FROM goals
-WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_for_session', 'active', 'paused')
+-- named: the goals with a name; the open ones first, then the newest
+SELECT {goal} FROM goals WHERE name = :name
+ORDER BY CASE WHEN status IN ('complete', 'timeout') THEN 1 ELSE 0 END, id DESC LIMIT :limit
+
+-- list_scope: the goals of a scope, newest first
+SELECT {goal} FROM goals {by:goals_scope}
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id
+  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses}) AND {goal_tags}
+ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- list: newest first
 SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses}) AND {goal_tags}
@@ -26,7 +32,11 @@ WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
         WHERE handoffs.root_id = goals.task_id AND handoffs.form = 'transfer' AND handoffs.status = 'in_progress'
       ))))
       OR (status = 'waiting_for_session' AND EXISTS (
-        SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
+        SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND (
+          sessions.thread_id IS NOT NULL OR EXISTS (
+            SELECT 1 FROM tasks WHERE tasks.session_key = sessions.key AND tasks.status = 'done'
+          )
+        )
       ))
     )
   )
@@ -62,11 +72,6 @@ SELECT {goal} FROM goals WHERE coalesce(creator, '') = :creator AND idempotency_
 
 -- declared: the goals that a set declares or has declared, newest first
 SELECT {goal} FROM goals WHERE declared_by = :declared_by ORDER BY id DESC
-
--- named: the open goal of a scope with this name
-SELECT {goal} FROM goals
-WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND name = :name
-  AND status IN ('waiting_for_session', 'active', 'paused')
 
 -- prune_tags: the tags of one goal
 DELETE FROM tagged WHERE noun = 'goal' AND record_id = :id

@@ -17,12 +17,18 @@ def get(tx: Tx, goal_id: str) -> Goal | None:
     return tx.find(Goal, "goal.get", id=goal_id)
 
 
-def find_open(tx: Tx, scope: tuple[str, str]) -> Goal | None:
-    return tx.find(Goal, "goal.open", scope_kind=scope[0], scope_id=scope[1])
+def list_named(tx: Tx, name: str, limit: int = 20) -> list[Goal]:
+    return tx.find_all(Goal, "goal.named", name=name, limit=limit)
 
 
-def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, tags: tuple[str, ...] = ()) -> list[Goal]:
-    return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit, tags=dumps(tags))
+def list_(
+    tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None,
+    tags: tuple[str, ...] = (),
+) -> list[Goal]:  # fmt: skip
+    params = {"statuses": dumps(statuses), "limit": limit, "tags": dumps(tags)}
+    if scope is not None:
+        return tx.find_all(Goal, "goal.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
+    return tx.find_all(Goal, "goal.list", **params)
 
 
 def find_key(tx: Tx, creator: str | None, key: str) -> Goal | None:
@@ -31,10 +37,6 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Goal | None:
 
 def list_declared(tx: Tx, declared_by: str) -> list[Goal]:
     return tx.find_all(Goal, "goal.declared", declared_by=declared_by)
-
-
-def find_named(tx: Tx, scope: tuple[str, str], name: str) -> Goal | None:
-    return tx.find(Goal, "goal.named", scope_kind=scope[0], scope_id=scope[1], name=name)
 
 
 def has_open(tx: Tx) -> bool:
