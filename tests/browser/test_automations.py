@@ -437,3 +437,20 @@ async def fill(desk: Desk) -> dict[str, str]:
         "goal-reached": f"/goals/{reached}", "goal-paused": f"/goals/{spent}", "goal-running": f"/goals/{goes_on}",
         "new-goal": "/goals/new",
     }  # fmt: skip
+
+
+async def test_lists_are_filtered_by_tags(desk: Desk) -> None:
+    for tags in (["nightly"], ["nightly", "ci"]):
+        await add(desk, f"Tagged {len(tags)}", every="1h", tags=tags)
+        await desk.post("/tasks", {"prompt": f"Tagged {len(tags)}", "agent": "demo", "tags": tags})
+    for address in ("/automations", "/tasks"):
+        page = await desk.open(f"{address}?tag=nightly")
+        rows = page.locator("ol.rows a.row")
+        await expect(rows).to_have_count(2)
+        await page.get_by_role("searchbox", name="Tag").fill("ci")
+        await page.keyboard.press("Enter")
+        await expect(rows).to_have_count(1)
+        await expect(rows).to_contain_text("Tagged 2")
+        await page.get_by_role("button", name="nightly ×").click()
+        await expect(page).to_have_url(re.compile(rf"{address}\?tag=ci$"))
+        await expect(rows).to_have_count(1)

@@ -28,7 +28,7 @@ GOAL = Goal(
 
 
 async def test_tasks_are_listed_by_all_their_tags_page_by_page(store: Store) -> None:
-    tags = (["a"], ["a", "b"], None, ["b", "a"], ["a", "b", "c"])
+    tags = (("a",), ("a", "b"), None, ("b", "a"), ("a", "b", "c"))
     tasks = [new_task(NOW + number, "x", "demo", task_id=f"t_{number}", tags=each) for number, each in enumerate(tags)]
     for task in tasks:
         await store.submit(task)
@@ -43,7 +43,7 @@ async def test_tasks_are_listed_by_all_their_tags_page_by_page(store: Store) -> 
     assert await listed("c", statuses=("pending",)) == ["t_4"]
     assert (await store.get_task("t_1"), await store.get_task("t_2")) == (tasks[1], tasks[2])
     run = build_run(DAILY, NOW, NOW, AgentTerms(), key="k")
-    assert run.tags == ["a", "b"]
+    assert run.tags == ("a", "b")
 
 
 async def test_tags_of_automations_and_goals_follow_their_changes(store: Store) -> None:

@@ -277,7 +277,7 @@ def build_run(
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
-        approvals=automation.approvals, account_id=automation.account_id, tags=list(automation.tags) or None,
+        approvals=automation.approvals, account_id=automation.account_id, tags=automation.tags or None,
         trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
 

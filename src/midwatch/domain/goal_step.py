@@ -92,7 +92,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
         on_budget=choose_mode(goal, terms), approvals=goal.approvals,
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
-        tags=list(goal.tags) or None,
+        tags=goal.tags or None,
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))
     new = {**fields, **BETWEEN, "step": number, "work": work, "task_id": task.id}

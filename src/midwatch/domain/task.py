@@ -132,7 +132,7 @@ class Task(NamedTuple):
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
     approvals: Mapping[str, Any] | None = None
     """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
-    tags: Annotated[list[str] | None, Show(lambda tags: list(tags or ())), Example([])] = None
+    tags: Annotated[tuple[str, ...] | None, Show(lambda tags: list(tags or ())), Example([])] = None
 
     @property
     def noun(self) -> str:

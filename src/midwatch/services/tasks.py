@@ -150,7 +150,7 @@ class Tasks:
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
             budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
-            approvals=check_policy(wish.get("approvals")), tags=list(clean_tags(wish.get("tags") or ())) or None,
+            approvals=check_policy(wish.get("approvals")), tags=clean_tags(wish.get("tags") or ()) or None,
             on_budget=terms.mode_of(wish.get("on_budget"), askable=bool(route or actor)),
         )  # fmt: skip
 

@@ -167,8 +167,8 @@ def decode_task(row: Row) -> Task:
     """Convert a row of the database to a task."""
     if row[-TASK_JSON:] == NO_JSON:
         return Task._make(row)
-    decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
-    return Task._make((*row[:-TASK_JSON], *decoded))
+    *decoded, tags = (value if value is None else loads(value) for value in row[-TASK_JSON:])
+    return Task._make((*row[:-TASK_JSON], *decoded, tags and tuple(tags)))
 
 
 def decode_event(row: Row) -> Event:
