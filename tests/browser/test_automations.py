@@ -451,6 +451,6 @@ async def test_lists_are_filtered_by_tags(desk: Desk) -> None:
         await page.keyboard.press("Enter")
         await expect(rows).to_have_count(1)
         await expect(rows).to_contain_text("Tagged 2")
-        await page.get_by_role("button", name="nightly ×").click()
+        await page.get_by_title("Remove the tag nightly").click()
         await expect(page).to_have_url(re.compile(rf"{address}\?tag=ci$"))
         await expect(rows).to_have_count(1)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Conflict
-from midwatch.domain.automation import OVER, SPENT, Automation
+from midwatch.domain.automation import NO_NAMES, OVER, SPENT, Automation
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
@@ -273,7 +273,7 @@ def make_name(text: str, taken: Iterable[str]) -> str:
     """Return a name for a record without one, made from a text for people."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     base = "-".join(words)[:40].strip("-") or "unnamed"
-    known, name, number = set(taken), base, 2
+    known, name, number = {*taken, *NO_NAMES}, base, 2
     while name in known:
         name, number = f"{base}-{number}", number + 1
     return name

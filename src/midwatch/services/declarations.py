@@ -306,6 +306,8 @@ class Declarations:
             "rules": export_rules(one for one in chosen if isinstance(one, Rule)),
         }
         sets = {one.declared_by for one in chosen}
+        if len(sets) > 1:
+            left_out.append("set: the records belong to different sets or to none; --adopt makes them one set")
         return {"set": sets.pop() if len(sets) == 1 else None, **content, "left_out": left_out}
 
 
