@@ -292,7 +292,7 @@ CalendarName = Annotated[str, AfterValidator(_check_calendar_name)]
 
 
 class CalendarSettings(_Section):
-    """`[calendars.NAME]`: days off, which automations name in their `days_off`."""
+    """A calendar, `[calendars.NAME]`: days off, which automations name in their `days_off`."""
 
     days: Annotated[list[str], AfterValidator(_check_days)] = Field(
         default_factory=list, description="Days: `2026-12-24`, `2026-12-24..2027-01-02`, `12-25` (each year) or `sat`."

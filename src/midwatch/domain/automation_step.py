@@ -426,6 +426,6 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
         raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:
-        fields |= {"consecutive_failures": 0, "next_run_at": following}
+        fields |= {"consecutive_failures": 0, "next_run_at": following, "waiting_run_at": None}
     payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
     return change_record(automation, payload, now, actor, **fields)

@@ -401,7 +401,7 @@ class Automations(ManagedRecords[Automation]):
         if after.status != "active":
             return after
         if after.exhausted:
-            return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None)
+            return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None, waiting_run_at=None)
         if values.get("next_run_at") is not None:
             return replace(after, next_run_at=values["next_run_at"])
         if schedule != automation.schedule or automation.next_run_at is None:

@@ -10,13 +10,11 @@ SELECT {automation} FROM automations {by:automations_scope}
 WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses} AND {automation_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- find: automations with this name or title, that with the name first
-SELECT {automation} FROM (
-  SELECT {automation}, 0 AS place FROM automations WHERE name = :text AND name IS NOT NULL AND status <> 'deleted'
-  UNION ALL
-  SELECT {automation}, 1 AS place FROM automations
-  WHERE title = :text AND coalesce(name, '') <> :text AND status <> 'deleted'
-) AS named ORDER BY place, id LIMIT :limit
+-- named: the automation with this name
+SELECT {automation} FROM automations WHERE name = :name AND name IS NOT NULL AND status <> 'deleted'
+
+-- titled: automations with this title, oldest first
+SELECT {automation} FROM automations WHERE title = :title AND status <> 'deleted' ORDER BY id LIMIT :limit
 
 -- due: active automations whose next run is due, earliest first
 SELECT {automation} FROM automations

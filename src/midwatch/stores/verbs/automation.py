@@ -34,7 +34,9 @@ def list_declared(tx: Tx, declared_by: str) -> list[Automation]:
 
 
 def find(tx: Tx, text: str, limit: int = 3) -> list[Automation]:
-    return tx.find_all(Automation, "automation.find", text=text, limit=limit)
+    named = tx.find_all(Automation, "automation.named", name=text)
+    titled = tx.find_all(Automation, "automation.titled", title=text, limit=limit)
+    return [*named, *(automation for automation in titled if automation not in named)][:limit]
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:

@@ -126,14 +126,17 @@ export async function renderAutomationForm(main, page, automation) {
   submitWithKey(form);
   if (!page.isCurrent()) return undefined;
   main.append(createPageHead(title), form);
+  for (const name of LISTS) form.elements[name].addEventListener("input", times.soon);
   times.preview();
   return focusFirst(prompt);
 }
 
+const splitList = (text) => text.split(",").map((item) => item.trim()).filter(Boolean);
+
 /** Return the values of the form, with numbers as numbers and checkboxes as booleans. */
 function readForm(form) {
   const values = gatherBudget(Object.fromEntries(new FormData(form)));
-  for (const name of LISTS) values[name] = values[name].split(",").map((item) => item.trim()).filter(Boolean);
+  for (const name of LISTS) values[name] = splitList(values[name]);
   return { ...values, max_runs: Number(values.max_runs) || 0, fresh: form.elements.fresh.checked };
 }
 
@@ -202,7 +205,10 @@ function createSchedule(automation, page) {
   const preview = async () => {
     const { isLatest } = startRequest();
     const parameters = text.value.trim()
-      ? buildQuery({ [kind.value]: text.value.trim(), zone: zone.value.trim(), count: PREVIEW_COUNT })
+      ? buildQuery({
+        [kind.value]: text.value.trim(), zone: zone.value.trim(), count: PREVIEW_COUNT,
+        ...Object.fromEntries(LISTS.map((name) => [name, splitList(text.form?.elements[name]?.value ?? "")])),
+      })
       : null;
     const reply = parameters
       ? await get(`/schedules/preview${parameters}`).catch((problem) => ({ problem }))
@@ -224,7 +230,7 @@ function createSchedule(automation, page) {
   draw(text.value);
   const node = h("fieldset.when-fields", h("legend", "Schedule"), kind, kinds,
     h("div.form-row", h("div.stack", place, createField("Time zone", zone)), previewBox), zones);
-  return { node, preview };
+  return { node, preview, soon };
 }
 
 /** Format a time in its own zone: 2026-03-29T09:00:00+02:00 becomes Sun 29 Mar 2026, 09:00 (+02:00). */
