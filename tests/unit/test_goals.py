@@ -26,7 +26,7 @@ from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, a_goal, claim_request
+from records import KnownAgents, a_goal, claim_request, put
 
 HOUR = 3600 * SECOND
 
@@ -259,6 +259,26 @@ async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -
     await conversation(desk, "th")
     assert (await desk.goals.resume(goal.id)).status == "active"
     assert [due_goal.id for due_goal in await desk.store.list_due_goals(desk.clock.now())] == [goal.id]
+
+
+async def test_a_limit_that_the_agent_never_reaches_has_a_warning(desk: Desk) -> None:
+    reports: tuple[str, ...] = ("tokens",)
+
+    async def terms(agent: str) -> AgentTerms:
+        return AgentTerms(reports=reports)
+
+    desk.goals._terms = terms
+    goal = await desk.goals.create("x", max_tokens=9, max_usd=1.0, max_steps=5)
+    (warning,) = await desk.goals.warn(goal)  # without runs, the kind of the agent decides
+    assert "demo does not report its cost" in warning and "max_usd" in warning
+    ended = {"agent": "demo", "status": "done", "outcome": "ok", "completed_at": 1}
+    await put(desk.store, **ended)
+    assert len(await desk.goals.warn(goal)) == 2  # its runs show that it reports nothing
+    await put(desk.store, **ended, usage={"input_tokens": 5, "cost_usd": 0.1})
+    assert await desk.goals.warn(goal) == []
+    reports = ()
+    assert await desk.goals.warn(await desk.goals.create("y", agent="judge")) == []
+    assert len(await desk.goals.warn(await desk.goals.create("y", agent="judge", max_tokens=5))) == 1
 
 
 # -- pausing, resuming, stopping -------------------------------------------------------------------------------------

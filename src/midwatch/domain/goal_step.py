@@ -220,7 +220,8 @@ def _follow(goal: Goal, ended: EndedAttempt, now: int, means: Means, spent: dict
 
 def _end_last_step(goal: Goal, ended: EndedAttempt, now: int, spent: dict[str, Any]) -> Changes:
     """Return the step after the last step of a goal that was paused meanwhile. A claim without a check still counts."""
-    if goal.proposal == "complete" and not goal.checker and goal.work != "verify":
+    claims = goal.proposal == "complete" and ended.task.status != "cancelled"
+    if claims and not goal.checker:
         return complete_goal(goal, now, task_id=None, **spent)
     return Changes(updates=(update_record(goal, now, task_id=None, **spent),))
 

@@ -1,9 +1,12 @@
 -- get: one goal
 SELECT {goal} FROM goals WHERE id = :id
 
--- named: the goals with a name; the open ones first, then the newest
-SELECT {goal} FROM goals WHERE name = :name
-ORDER BY CASE WHEN status IN ('complete', 'timeout') THEN 1 ELSE 0 END, id DESC LIMIT :limit
+-- named_open: the open goals with a name
+SELECT {goal} FROM goals {by:goals_named}
+WHERE name = :name AND name IS NOT NULL AND status IN ('waiting_for_session', 'active', 'paused') LIMIT :limit
+
+-- named: the goals with a name, newest first
+SELECT {goal} FROM goals {by:goals_name} WHERE name = :name AND name IS NOT NULL ORDER BY id DESC LIMIT :limit
 
 -- list_scope: the goals of a scope, newest first
 SELECT {goal} FROM goals {by:goals_scope}
@@ -14,6 +17,11 @@ ORDER BY created_at DESC, id DESC LIMIT :limit
 -- list: newest first
 SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses}) AND {goal_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- awaits: whether a goal waits for a thread of a session
+SELECT 1 FROM goals {by:goals_session}
+WHERE session_key = :key AND status IN ('waiting_for_session', 'active', 'paused') AND status = 'waiting_for_session'
+LIMIT 1
 
 -- any_open: whether a goal is open
 SELECT 1 FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') LIMIT 1

@@ -18,7 +18,10 @@ def get(tx: Tx, goal_id: str) -> Goal | None:
 
 
 def list_named(tx: Tx, name: str, limit: int = 20) -> list[Goal]:
-    return tx.find_all(Goal, "goal.named", name=name, limit=limit)
+    open_goals = tx.find_all(Goal, "goal.named_open", name=name, limit=limit)
+    others = tx.find_all(Goal, "goal.named", name=name, limit=limit)
+    newest_first = sorted(open_goals, key=lambda goal: goal.id, reverse=True)
+    return [*newest_first, *(goal for goal in others if not goal.open)][:limit]
 
 
 def list_(

@@ -45,7 +45,7 @@ export default async function renderNewGoal(main, page) {
   handleSubmit(form, button, async (values) => {
     if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });
     const navigate = createNavigator();
-    const goal = await post("/goals", pickFilled(values, Object.keys(values)), { key });
+    const goal = await saveGoal(post("/goals", pickFilled(values, Object.keys(values)), { key }));
     showWarnings(goal);
     return navigate(`/goals/${goal.id}`);
   });
@@ -53,6 +53,12 @@ export default async function renderNewGoal(main, page) {
   main.append(createPageHead("New goal"), form);
   return focusFirst(objective);
 }
+
+/** Wait for a request that saves a goal. In a problem, a limit is called as in other forms. */
+export const saveGoal = (request) => request.catch((problem) => {
+  problem.message = problem.message.replace(/^max_(tokens|usd|steps|seconds):( it)?/, "the budget's $1");
+  throw problem;
+});
 
 /** Show why limits of a goal that was saved never stop it. */
 export const showWarnings = (goal) => goal.warnings.forEach((warning) => showToast(warning, "bad"));

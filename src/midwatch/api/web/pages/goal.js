@@ -13,7 +13,7 @@ import {
   createRunParts, followEvents, formatAlert, getName, RUN_KINDS, updateItemStatus, updateRun,
 } from "../automation-parts.js";
 import { formatDateTime, formatInterval, formatPeriod } from "../time.js";
-import { createGoalBudget, showWarnings } from "./goal-form.js";
+import { createGoalBudget, saveGoal, showWarnings } from "./goal-form.js";
 import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
 import { formatTokens, sumTokens } from "../figures.js";
 
@@ -174,7 +174,8 @@ function drawButtons(place, goal, leave) {
     edit: () => createActionButton("Edit", () => openEditForm(place.item), { iconName: "edit" }),
     clear: () => createActionButton("Clear", () => clearGoal(place.item, leave), { kind: "danger", iconName: "bin" }),
   };
-  renderButtons(place, SHOWN[goal.status] ?? ["clear"], make, { step: goal.running || !goal.next_run_at, stop: !goal.running });
+  renderButtons(place, SHOWN[goal.status] ?? ["clear"], make,
+    { step: goal.running || !goal.next_run_at, stop: !goal.running });
 }
 
 async function openCompleteForm(goal) {
@@ -206,8 +207,9 @@ async function openEditForm(goal) {
     createField("Name", h("input", { name: "name", value: goal.name ?? "", autocomplete: "off" })),
     createField("Deadline", h("input", { name: "deadline", value: goal.deadline_at, autocomplete: "off" }),
       "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
-    createField("Every", h("input", { name: "every_seconds", value: formatLength(goal.every_seconds), autocomplete: "off" }),
-      "Start a step this often, such as 10m; empty for the pace of the goal."),
+    createField("Every", h("input", {
+      name: "every_seconds", value: formatLength(goal.every_seconds), autocomplete: "off",
+    }), "Start a step this often, such as 10m; empty for the pace of the goal."),
     createField("Progress every", h("input", {
       name: "progress_every", value: formatLength(goal.progress_every), autocomplete: "off",
     }), "A notice about the progress is sent this often at most; empty for never."),
@@ -216,7 +218,7 @@ async function openEditForm(goal) {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
       .map(([name, value]) => [name, value || (NUMBERS.test(name) ? "0" : CLEARED.includes(name) ? null : "")]));
-    if (Object.keys(changes).length) showWarnings(await patch(`/goals/${goal.id}`, changes));
+    if (Object.keys(changes).length) showWarnings(await saveGoal(patch(`/goals/${goal.id}`, changes)));
   });
 }
 
