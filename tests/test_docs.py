@@ -56,7 +56,7 @@ from midwatch.domain.event import KINDS, VERSION, Event
 from midwatch.domain.hook import ACTIONS, FIELDS, SEAMS
 from midwatch.domain.hook_patch import PATCHABLE
 from midwatch.domain.hook_subject import make_example
-from midwatch.domain.requests import PRIORITY, Submission
+from midwatch.domain.requests import MAX_TAGS, PRIORITY, Submission
 from midwatch.runtime.runtime import Runtime
 from midwatch.services.automations import KEPT_SECONDS
 from midwatch.wire.automations import AutomationInfo, RunInfo
@@ -213,8 +213,15 @@ def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
 
 @pytest.mark.parametrize("block", find_blocks("toml"), ids=str)
 def test_toml_in_the_documents_is_a_valid_configuration(block: Block, home: Path) -> None:
+    """A block below the comment `declared` is applied twice: the second time it matches."""
     home.mkdir()
     tomllib.loads(block.code)
+    if block.note == "declared":
+        (home / "declared.toml").write_text(block.code)
+        for word in ("created", "unchanged"):
+            applied = run([PROGRAM, "apply", str(home / "declared.toml")], home)
+            assert re.search(rf"^set [\w-]+: \d+ {word}$", applied.stdout, re.M), applied
+        return
     (home / "midwatch.toml").write_text(block.code)
     settings = Settings.load(home)
     build_agents(settings, {})
@@ -482,7 +489,7 @@ def test_numbers_in_the_text_match_the_code() -> None:
             f"| {automation.WINDOW_SECONDS / 3600:g} hours |",
             f"is removed after {KEPT_SECONDS / 86400:g} days",
             f"{automation.MAX_TITLE} characters at most",
-            f"words for filtering, {automation.MAX_TAGS} at most",
+            f"words for filtering, {MAX_TAGS} at most",
             "30 seconds, 1, 5, 15 and 60 minutes" if task.AUTOMATION_PAUSES == (30, 60, 300, 900, 3600) else "",
         ),
         "goals.md": (

@@ -479,3 +479,20 @@ async def test_a_command_and_variables_are_set_in_the_form_and_a_skipped_run_say
     panel = page.locator("section", has=page.get_by_role("heading", name="Command before the run"))
     await expect(panel).to_contain_text("exit status 1")
     await expect(panel.locator(".plain-text")).to_have_text("no news")
+
+
+async def test_lists_are_filtered_by_tags(desk: Desk) -> None:
+    for tags in (["nightly"], ["nightly", "ci"]):
+        await add(desk, f"Tagged {len(tags)}", every="1h", tags=tags)
+        await desk.post("/tasks", {"prompt": f"Tagged {len(tags)}", "agent": "demo", "tags": tags})
+    for address in ("/automations", "/tasks"):
+        page = await desk.open(f"{address}?tag=nightly")
+        rows = page.locator("ol.rows a.row")
+        await expect(rows).to_have_count(2)
+        await page.get_by_role("searchbox", name="Tag").fill("ci")
+        await page.keyboard.press("Enter")
+        await expect(rows).to_have_count(1)
+        await expect(rows).to_contain_text("Tagged 2")
+        await page.get_by_title("Remove the tag nightly").click()
+        await expect(page).to_have_url(re.compile(rf"{address}\?tag=ci$"))
+        await expect(rows).to_have_count(1)

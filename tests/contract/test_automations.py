@@ -261,7 +261,9 @@ async def test_the_watchdog_finds_late_waiting_and_paused_records(store: Store) 
 
     await put(store, replace(DAILY, next_run_at=NOW), replace(GOAL, status="active"))
     assert await store.count_plans() == Plans(5, 1, 1)
-    for number, why in enumerate(("3 runs failed", *PAUSED_BY_PEOPLE, "ann interrupted its run")):
+    for number, why in enumerate(
+        ("3 runs failed", *PAUSED_BY_PEOPLE, "ann interrupted its run", "ann stopped its step t_1")
+    ):
         paused = {"status": "paused", "paused_why": why}
         await put(store, replace(DAILY, id=f"am_p{number}", next_run_at=None, **paused))
         await put(store, replace(GOAL, id=f"g_p{number}", scope_id=f"u{number}", **paused))

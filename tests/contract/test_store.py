@@ -20,6 +20,7 @@ from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.claiming import Shares
 from midwatch.domain.event import (
+    DeliverySent,
     EventFilter,
     TaskLate,
     TaskProgress,
@@ -801,3 +802,18 @@ async def test_after_a_failed_write_a_store_checks_whether_it_can_write_again(st
         await store.write(fail)
     await store.check_writable()
     assert await store.read_log_bounds() == bounds
+
+
+# -- signs of life -------------------------------------------------------------------------------------------------
+
+
+async def test_a_sign_of_life_is_no_notice_and_no_alert(store: Store) -> None:
+    task = await submit_and_claim(store)
+    ((running, last),) = await store.list_signs()
+    assert (running.id, last and last.kind) == (task.id, "task_started")
+    await store.apply(Changes(fence=fence(task), events=(progress(task, "half"),)))
+    sent = event(DeliverySent(delivery_id="d_1", channel="console", notice="asked"), CLOCK.now(), **meta(task))
+    await store.apply(Changes(events=(sent,)))
+    ((_, last),) = await store.list_signs()
+    assert last is not None
+    assert last.kind == "task_progress"

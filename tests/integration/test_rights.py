@@ -50,6 +50,7 @@ BODIES: Mapping[str, Any] = {
     "POST /api/v1/rules/test": {"agent": "demo", "tool": "read_file"},
     "POST /api/v1/tool_calls/check": {"tool": "Bash", "arguments": {"command": "ls"}, "agent": "demo"},
     "POST /api/v1/automations": {"prompt": "x", "every": "1h"},
+    "POST /api/v1/apply": {"set": "x"},
     "PATCH /api/v1/automations/{automation_id}": {"title": "x"},
     "POST /api/v1/automations/import": {"automations": []},
     "POST /api/v1/goals": {"objective": "x"},

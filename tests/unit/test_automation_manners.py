@@ -148,8 +148,8 @@ async def test_a_queued_run_starts_when_the_open_run_has_ended(
     await runner.go_to(start + 4 * HOUR)
     await runner.scheduler.look()
     assert (await automations.get(automation.id)).waiting_run_at == start + 4 * HOUR
-    await automations.pause(automation.id)
-    assert (await automations.get(automation.id)).waiting_run_at is None
+    spent = await automations.patch(automation.id, {"max_runs": 2})
+    assert (spent.status, spent.waiting_run_at) == ("paused", None)
     await runner.end(await runner.begin())
     assert len(await store.list_runs(automation.id)) == 2
 

@@ -75,7 +75,7 @@ async def fill(store: Store) -> None:
     """Store rows in every table: tasks in all states, a pruned log, a conversation, a question, a notice, a token."""
     now = CLOCK.now()
     running_task = await submit_and_claim(
-        store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun"
+        store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun", tags=("daily",)
     )
     session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
     message = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=running_task.id)

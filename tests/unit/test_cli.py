@@ -39,7 +39,8 @@ COMMANDS = [
     "up", "down", "worker", "run", "submit", "tasks", "show", "status", "result", "cancel", "retry", "chat", "sessions",
     "attach", "worktrees", "events", "approvals", "approval", "approve", "deny", "deliveries", "redeliver", "budgets",
     "budget", "usage", "open", "cluster", "watchdog", "doctor", "backup", "restore", "migrate", "completion", "version",
-    "agents", "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "hooks", "rules",
+    "agents", "session", "agentapi", "worktree", "token", "automation", "goal", "handoff", "hook", "hooks",
+    "apply", "export", "rules",
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")

@@ -38,7 +38,7 @@ async def edit(automation_id: Annotated[str, Argument()], **request: Any) -> Rep
 
 
 @command(app, "set", options=FieldOptions(lambda: (Goal,)))
-async def set_goal(objective: Prompt, deadline: opt.Key = None, **request: Any) -> Reply:
+async def set_goal(objective: Prompt, deadline: opt.Db = None, **request: Any) -> Reply:
     """Set a goal."""
     return reply({"deadline": deadline, **request})
 
@@ -117,7 +117,7 @@ def test_only_a_number_of_seconds_may_be_a_duration() -> None:
 
 def test_an_option_of_the_command_replaces_that_of_the_field() -> None:
     assert "--deadline" not in help_of("set")
-    assert run_options("set", "x", "--key", "k") == {"deadline": "k"}
+    assert run_options("set", "x", "--db", "k") == {"deadline": "k"}
 
 
 def test_the_help_of_an_option_is_the_description_of_its_field() -> None:

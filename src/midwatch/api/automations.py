@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from midwatch.api import bodies
-from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey, add_key
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
@@ -24,7 +24,7 @@ router = make_router("automations")
 async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
     """List automations, newest first. Without `status`, list all that are not deleted."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
-    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit, actor=actor)
+    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit, tags=query.tag, actor=actor)
     return Json(
         {"automations": [await desk.automations.describe(automation, actor=actor) for automation in automations]}
     )
@@ -32,9 +32,12 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
 @needs("submit")
-async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
+async def create(
+    desk: DeskDep, actor: Caller, body: bodies.AutomationBody, idempotency_key: IdempotencyKey = None
+) -> Json:
     """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
-    automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
+    fields = add_key(body.model_dump(exclude_unset=True), idempotency_key)
+    automation = await desk.automations.create(actor=actor, **fields)
     return reply_created("automations", await desk.automations.describe(automation, actor=actor))
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 from midwatch.api.body_checks import MAX_TEXTS, Duration, Strict, check_absolute, check_json
 from midwatch.base.timetable import MAX_ITEMS
 from midwatch.domain import approval, channel
+from midwatch.domain.agent import NAME
 from midwatch.domain.automation import Automation, ScopeKind, Times
 from midwatch.domain.event import KINDS, kinds_of
 from midwatch.domain.goal import Goal
@@ -117,6 +118,7 @@ class TaskQuery(Strict):
     agent: str | None = None
     session_key: str | None = None
     creator: str | None = None
+    tag: list[str] = Field(default_factory=list, max_length=20, description="Only with this tag. Repeatable.")
     before: str | None = None
     limit: int = Field(50, ge=1, le=500)
 
@@ -369,6 +371,7 @@ class AutomationQuery(Strict):
     status: Literal["", "all", "active", "paused", "deleted"] = ""
     scope_kind: ScopeKind = "user"
     scope_id: str | None = None
+    tag: list[str] = Field(default_factory=list, max_length=20, description="Only with this tag. Repeatable.")
     limit: int = Field(20, ge=1, le=200)
 
 
@@ -412,11 +415,50 @@ class GoalPatch(Strict):
     revision: int | None = Field(None, ge=0)
 
 
+class DeclaredRule(Strict):
+    """A rule for one agent."""
+
+    name: str = Field(pattern=NAME, examples=["no-push"])
+    agent: str = Field(max_length=200, examples=["demo"])
+    kind: str | None = None
+    command: str | None = Field(None, examples=["git push **"])
+    path: str | None = None
+    root: str | None = Field(None, max_length=4096, description="Directory that the rule is for. Default: all.")
+    tool: str | None = None
+
+
+class DeclaredRules(Strict):
+    """The rules of a file."""
+
+    allow: Annotated[list[DeclaredRule], FailFast()] = Field(default_factory=list, max_length=200)
+    deny: Annotated[list[DeclaredRule], FailFast()] = Field(default_factory=list, max_length=200)
+
+
+class ApplyBody(Strict):
+    """The content of a file that declares automations, goals and rules; the keys are the names of the records."""
+
+    set: str = Field(pattern=NAME, examples=["team-a"], description="The name of the set that the file declares.")
+    automations: dict[Annotated[str, Field(pattern=NAME)], AutomationBody] = Field(default_factory=dict)
+    goals: dict[Annotated[str, Field(pattern=NAME)], GoalBody] = Field(default_factory=dict)
+    rules: DeclaredRules = DeclaredRules()
+    dry_run: bool = Field(False, strict=True, description="Only return the plan.")
+    prune: bool = Field(False, strict=True, description="Remove records that the set does not declare any more.")
+    adopt: bool = Field(False, strict=True, description="Take over records that exist and belong to nobody's set.")
+
+
+class DeclarationQuery(Strict):
+    """The records to export. Without names and tags, all automations, open goals and declared rules."""
+
+    name: list[str] = Field(default_factory=list, max_length=1000)
+    tag: list[str] = Field(default_factory=list, max_length=20)
+
+
 class GoalQuery(Strict):
     """A filter of goals. `scope` is a user, such as user:ann, or a chat, such as chat:main."""
 
     status: Literal["", "all", "waiting_for_session", "active", "paused", "complete", "timeout"] = ""
     scope: str = Field("", max_length=1000)
+    tag: list[str] = Field(default_factory=list, max_length=20, description="Only with this tag. Repeatable.")
     limit: int = Field(20, ge=1, le=200)
 
 

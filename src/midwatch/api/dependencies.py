@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Header, Request
 
 from midwatch.api.admission import Call
-from midwatch.base.errors import StoreError
+from midwatch.base.errors import InvalidInput, StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
@@ -61,3 +61,14 @@ Caller = Annotated[Actor, Depends(actor_of)]
 IdempotencyKey = Annotated[str | None, Header()]
 FromWhere = Annotated[Call, Depends(call_of)]
 StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(make_access_check)]
+
+
+def add_key(fields: dict[str, Any], key: str | None) -> dict[str, Any]:
+    """Return the fields of a body with the idempotency key of the header. Raise InvalidInput if they differ."""
+    if key is None:
+        return fields
+    if fields.get("idempotency_key") not in (None, key):
+        raise InvalidInput(
+            "the header and the body have different idempotency keys; send only one key.", field="idempotency_key"
+        )
+    return {**fields, "idempotency_key": key}

@@ -15,7 +15,7 @@ from midwatch.api.bodies import (
     HistoryQuery,
     PauseBody,
 )
-from midwatch.api.dependencies import Caller, DeskDep
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey, add_key
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
@@ -31,15 +31,16 @@ router = make_router("goals")
 @needs("oversee")
 async def list_goals(desk: DeskDep, actor: Caller, query: Annotated[GoalQuery, Query()]) -> Json:
     """List goals, newest first."""
-    goals = await desk.goals.list(query.status, scope=query.scope, limit=query.limit, actor=actor)
+    goals = await desk.goals.list(query.status, scope=query.scope, limit=query.limit, tags=query.tag, actor=actor)
     return Json({"goals": [await desk.goals.describe(goal) for goal in goals]})
 
 
 @router.post("/goals", status_code=201, responses={201: {"model": SavedGoal}})
 @needs("operate")
-async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
+async def create(desk: DeskDep, actor: Caller, body: GoalBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Set a goal. Its first step starts at once, or as soon as the agent has stored a thread for its session."""
-    goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
+    fields = add_key(body.model_dump(exclude_unset=True), idempotency_key)
+    goal = await desk.goals.create(actor=actor, **fields)
     return reply_created("goals", {**await desk.goals.describe(goal), "warnings": await desk.goals.warn(goal)})
 
 

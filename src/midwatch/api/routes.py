@@ -10,6 +10,7 @@ from midwatch.api import (
     automations,
     budgets,
     cluster,
+    declarations,
     deliveries,
     events,
     goals,
@@ -27,8 +28,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, budgets, handoffs, events, approvals, rules,
-    hooks, tool_calls, agents, deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, declarations, budgets, handoffs,
+    events, approvals, rules, hooks, tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

@@ -7,13 +7,12 @@ from typing import Annotated
 from fastapi import Query
 
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
-from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey
+from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey, add_key
 from midwatch.api.describe import make_router
 from midwatch.api.markdown import to_html
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.base.clock import iso
-from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
 from midwatch.domain.task_store import TaskFilter
 from midwatch.wire.tasks import Counts, ResultInfo, TaskInfo, TaskPage, TaskView
@@ -28,12 +27,7 @@ router = make_router("tasks")
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Submit a task. The task is durable when the reply arrives."""
     fields = body.model_dump(exclude_defaults=True)  # so that equal requests have equal records
-    if idempotency_key is not None and fields.get("idempotency_key") not in (None, idempotency_key):
-        raise InvalidInput(
-            "the header and the body have different idempotency keys; send only one key.", field="idempotency_key"
-        )
-    if idempotency_key is not None:
-        fields["idempotency_key"] = idempotency_key
+    fields = add_key(fields, idempotency_key)
     return reply_created("tasks", (await desk.tasks.submit(actor=actor, **fields)).snapshot())
 
 
@@ -41,7 +35,8 @@ async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key
 @needs("read")
 async def list_tasks(desk: DeskDep, actor: Caller, query: Annotated[TaskQuery, Query()]) -> Json:
     """List tasks, newest first. `next` is the `before` of the following page, or null."""
-    which = TaskFilter(statuses=tuple(query.status), **query.model_dump(exclude={"status"}))
+    others = query.model_dump(exclude={"status", "tag"})
+    which = TaskFilter(statuses=tuple(query.status), tags=tuple(query.tag), **others)
     tasks = await desk.tasks.list(which, actor=actor)
     return list_page("tasks", [task.brief() for task in tasks], tasks.next)
 

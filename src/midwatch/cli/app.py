@@ -57,6 +57,11 @@ COMMANDS = {
     "handoff": ("handoff.app", "Hand work to another agent."),
     "hook": ("hook.app", "Programs that other agents' hooks call, so that rules hold there, too."),
     "hooks": ("hooks.app", "List and test hooks that decide what agents may do."),
+    "apply": ("declarations.apply", "Make automations, goals and rules match a file."),
+    "export": (
+        "declarations.export",
+        "Print automations, open goals and declared rules as a file for `midwatch apply`.",
+    ),
     "rules": ("rules.app", "List, test and revoke rules on the use of tools."),
 }
 """For each command: the module and the name where it is, and the first sentence of its help."""

@@ -96,10 +96,11 @@ async def list_automations(
         opt.AutomationStatus | None,
         Option("--status", "-s", help="Default: all except deleted."),
     ] = None,
+    tag: opt.OfTags = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
     """List automations, newest first."""
-    automations = await desk.client.automations(status or "", limit=limit)
+    automations = await desk.client.automations(status or "", tag=tag or (), limit=limit)
     empty = "No automations. Create one with `midwatch automation add PROMPT --cron '0 9 * * *'`."
     return Reply({"automations": automations}, lambda: out.table(HEADERS, [*map(make_row, automations)], empty))
 
@@ -251,9 +252,27 @@ async def export(
 
 @command(app, "import")
 async def import_file(
-    file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
+    file: Annotated[
+        str | None, Argument(metavar="[FILE]", help="File that `export` wrote; - reads standard input.")
+    ] = None,
+    crontab: Annotated[
+        str | None, Option("--crontab", metavar="FILE", help="Crontab to import instead; - reads standard input.")
+    ] = None,
+    system: Annotated[bool, Option("--system", help="Its lines name a user, as in /etc/crontab.")] = False,
+    enable: Annotated[bool, Option("--enable", help="With --crontab: do not create the automations paused.")] = False,
+    skip_bad: Annotated[bool, Option("--skip-bad", help="With --crontab: skip lines that cannot be read.")] = False,
+    agent: Annotated[str | None, Option("--agent", "-a", help="With --crontab: agent that runs the commands.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="With --crontab: only print the plan.")] = False,
 ) -> Reply:
     """Create the automations of a file that do not exist, and change those that differ. An error changes nothing."""
+    if (file is None) == (crontab is None):
+        raise click.BadParameter("name either a file of `export` or, with --crontab, a crontab")
+    if crontab is not None:
+        from midwatch.cli.crontab import import_crontab
+
+        given = {"agent": agent} if agent else {}
+        return await import_crontab(crontab, given, system=system, enable=enable, skip_bad=skip_bad, dry_run=dry_run)
+    assert file is not None
     exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)

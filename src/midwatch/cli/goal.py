@@ -87,10 +87,11 @@ async def list_goals(
     desk: Desk,
     status: Annotated[opt.GoalStatus | None, Option("--status", "-s", help="Status to list. Default: all.")] = None,
     scope: opt.GoalScope = None,
+    tag: opt.OfTags = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
     """List goals, newest first."""
-    goals = await desk.client.goals(status or "", scope=scope, limit=limit)
+    goals = await desk.client.goals(status or "", scope=scope, tag=tag or (), limit=limit)
     rows = [
         (
             goal["id"],
@@ -291,6 +292,7 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
+        ("tags", ", ".join(goal["tags"])),
         *pick(goal, "evidence", "missing", "summary", session="session_key", route="route", notices="notices"),
         *pick(goal, "workdir"),
         ("scope", f"{goal['scope_kind']}:{goal['scope_id']}"),

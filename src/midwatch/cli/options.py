@@ -48,6 +48,7 @@ Statuses = Option("--status", "-s", help="Only with this status. Repeatable.")
 TaskStatuses = Annotated[list[TaskStatus] | None, Statuses]
 HandoffStatuses = Annotated[list[HandoffStatus] | None, Statuses]
 OfAgent = Annotated[str | None, Option("--agent", "-a", help="Only for this agent.")]
+OfTags = Annotated[list[str] | None, Option("--tag", help="Only with this tag. Repeatable: with all of them.")]
 OfTask = Annotated[str | None, Option("--task", "-t", metavar="ID", help="Only for this task.")]
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ FLAGS = {
     "notices": Flag(metavar="POLICY"),
     "route": Flag(metavar="ROUTE", read=lambda routes: routes[0] if len(routes) == 1 else routes or None),
     "session_key": Flag("--session"),
-    "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
+    "tags": Flag("--tag", help="Tag, to find it by. Repeatable."),
     "when": Flag(metavar="COMMAND"),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),

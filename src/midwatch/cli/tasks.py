@@ -64,6 +64,7 @@ async def tasks(
     agent: opt.OfAgent = None,
     session: Annotated[str | None, Option("--session", help="Only tasks of this session.")] = None,
     creator: Annotated[str | None, Option("--creator", help="Only tasks that this actor submitted.")] = None,
+    tag: opt.OfTags = None,
     before: Annotated[str | None, Option("--before", metavar="ID", help="Only submitted before this task.")] = None,
     limit: opt.Limit = 20,
 ) -> Reply:
@@ -75,8 +76,9 @@ async def tasks(
     async with connect() as desk:
         while True:
             page = await desk.client.list(
-                status=status or (), agent=agent, session_key=session, creator=creator, before=before, limit=limit
-            )
+                status=status or (), agent=agent, session_key=session, creator=creator, tag=tag or (), before=before,
+                limit=limit,
+            )  # fmt: skip
             before = page["next"]
             if page["tasks"] or before is None:  # a page of a rare filter may be empty although others follow
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 from midwatch.client.approvals import ApprovalCalls
 from midwatch.client.automations import AutomationCalls
 from midwatch.client.budgets import BudgetCalls
+from midwatch.client.declarations import DeclarationCalls
 from midwatch.client.goals import GoalCalls
 from midwatch.client.handoffs import HandoffCalls
 from midwatch.client.hooks import HookCalls
@@ -33,6 +34,7 @@ class Client(
     AutomationCalls,
     GoalCalls,
     BudgetCalls,
+    DeclarationCalls,
     HandoffCalls,
     HookCalls,
     DeskCalls,

@@ -16,14 +16,21 @@ class AutomationCalls(Transport):
     """The client's calls about automations."""
 
     async def automations(
-        self, status: str = "", *, scope_kind: str | None = None, scope_id: str | None = None, limit: int = 20
-    ) -> Sequence[AutomationInfo]:
-        """Return automations with this status, newest first; `all` returns every automation.
+        self, status: str = "", *, scope_kind: str | None = None, scope_id: str | None = None,
+        tag: Iterable[str] = (), limit: int = 20,
+    ) -> Sequence[AutomationInfo]:  # fmt: skip
+        """Return automations with this status and every `tag`, newest first; `all` returns every automation.
 
         Without a status, deleted automations are left out.
         """
         return await self._get(
-            "/automations", "automations", status=status, scope_kind=scope_kind, scope_id=scope_id, limit=limit
+            "/automations",
+            "automations",
+            status=status,
+            scope_kind=scope_kind,
+            scope_id=scope_id,
+            tag=[*tag],
+            limit=limit,
         )
 
     async def automation(self, automation_id: str) -> AutomationInfo:

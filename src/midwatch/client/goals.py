@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midwatch.base.errors import Conflict, NotFound
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class GoalCalls(Transport):
     """The client's calls about goals."""
 
-    async def goals(self, status: str = "", *, scope: str | None = None, limit: int = 20) -> Sequence[GoalInfo]:
-        """Return goals with this status, newest first; without a status return all goals.
+    async def goals(
+        self, status: str = "", *, scope: str | None = None, tag: Iterable[str] = (), limit: int = 20
+    ) -> Sequence[GoalInfo]:
+        """Return goals with this status and every `tag`, newest first; without a status return all goals.
 
         With `scope`, such as user:ann or chat:main, return only goals of this scope.
         """
-        return await self._get("/goals", "goals", status=status, scope=scope, limit=limit)
+        return await self._get("/goals", "goals", status=status, scope=scope, tag=[*tag], limit=limit)
 
     async def goal(self, goal_id: str) -> GoalInfo:
         """Return one goal, by its id or its name."""

@@ -34,11 +34,12 @@ class TaskCalls(Transport):
         agent: str | None = None,
         session_key: str | None = None,
         creator: str | None = None,
+        tag: Iterable[str] = (),
         before: str | None = None,
         limit: int = 50,
     ) -> TaskPage:
-        """Return a page of tasks, newest first."""
-        which = {"status": [*status], "agent": agent, "session_key": session_key, "creator": creator}
+        """Return a page of tasks, newest first. A task must have every `tag`."""
+        which = {"status": [*status], "agent": agent, "session_key": session_key, "creator": creator, "tag": [*tag]}
         return await self._get("/tasks", **which, before=before, limit=limit)
 
     async def result(self, task_id: str) -> str:

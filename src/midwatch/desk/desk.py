@@ -16,6 +16,7 @@ from midwatch.services.accounts import Accounts
 from midwatch.services.alerts import Alerts
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
+from midwatch.services.declarations import Declarations
 from midwatch.services.events import Events
 from midwatch.services.goals import Goals
 from midwatch.services.handoff_requests import HandoffRequests
@@ -79,6 +80,7 @@ class Desk(Foundation):
         self.goals = Goals(
             store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults(), plan
         )
+        self.declarations = Declarations(store, clock, self.tasks, self.automations, self.goals)
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
         self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)

@@ -21,7 +21,7 @@ from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
 from midwatch.domain.notice import check_notices
 from midwatch.domain.probe import LONGEST_COMMAND, WHEN_SECONDS, Probe, list_problems
 from midwatch.domain.quiet import check_quiet
-from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, refuse_first
+from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, check_tags, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.run_env import check_env, show_env
 from midwatch.domain.task import Task
@@ -61,7 +61,6 @@ NAME_FORM = (
     "the name must have 1 to 60 lower-case letters, digits, `-` or `_`, such as morning-brief; "
     f"it cannot begin with `am_` or be one of: {', '.join(sorted(NO_NAMES))}."
 )
-MAX_TAGS = 20
 MOST_HISTORY = 10
 
 
@@ -186,6 +185,15 @@ class Automation:
     """The account of all its runs, if an agent created it: that of the agent's task."""
     trace_path: Hidden[str | None] = None
     """The path of the task whose agent created it."""
+    idempotency_key: Annotated[
+        Hidden[str | None],
+        Input("Idempotency key: the same key and options create one automation.", once=True, agents=True),
+    ] = None
+    body_hash: Hidden[str | None] = None
+    declared_by: Annotated[str | None, Example(None)] = None
+    """The set of the file that declares it; see `midwatch.domain.declaration`."""
+    declaration: Hidden[Mapping[str, Any] | None] = None
+    """What the file said when it was last applied."""
 
     @property
     def times(self) -> Schedule:
@@ -250,12 +258,19 @@ class AutomationStore(Protocol):
         """Return the automation, even if it is deleted, or None."""
 
     async def list_automations(
-        self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
-    ) -> list[Automation]:
-        """Return automations with one of the `statuses`, newest first.
+        self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20,
+        tags: tuple[str, ...] = (),
+    ) -> list[Automation]:  # fmt: skip
+        """Return automations with one of the `statuses` and all of the `tags`, newest first.
 
         Without `statuses`, return all automations that are not deleted.
         """
+
+    async def find_automation_key(self, creator: str | None, key: str) -> Automation | None:
+        """Return the automation that this creator created with this idempotency key, even if it is deleted, or None."""
+
+    async def list_declared_automations(self, declared_by: str) -> list[Automation]:
+        """Return the automations that a set declares and that are not deleted."""
 
     async def find_automations(self, text: str, limit: int = 3) -> list[Automation]:
         """Return automations whose name or title is `text` and that are not deleted; one with this name is first."""
@@ -333,7 +348,6 @@ def _is_name(name: str | None) -> bool:
 def validate(automation: Automation) -> None:
     """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
-    long_tag = any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags)
     refuse_first(
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
         ("schedule", not (automation.timed or automation.triggers), "set `at`, `every` or `cron`, or add a trigger."),
@@ -351,9 +365,8 @@ def validate(automation: Automation) -> None:
         ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
         *list_problems("when", automation.when_command, automation.when_timeout),
         ("history", not 0 <= automation.history <= MOST_HISTORY, f"`history` must be from 0 to {MOST_HISTORY}."),
-        ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
-        ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
+    check_tags(automation.tags)
     check_quiet(automation.quiet)
     check_env(automation.env)
 

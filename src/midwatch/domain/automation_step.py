@@ -331,7 +331,7 @@ def build_run(
         on_crash=automation.on_crash or terms.on_crash, max_attempts=len(AUTOMATION_PAUSES) + 1, submitter=submitter,
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
-        approvals=automation.approvals, account_id=automation.account_id,
+        approvals=automation.approvals, account_id=automation.account_id, tags=automation.tags or None,
         probe=automation.probe.data() if automation.probe else None,
         trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
@@ -492,6 +492,6 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
         raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:
-        fields |= {"consecutive_failures": 0, "next_run_at": following}
+        fields |= {"consecutive_failures": 0, "next_run_at": following, "waiting_run_at": None}
     payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
     return change_record(automation, payload, now, actor, **fields)

@@ -41,6 +41,13 @@ class Update(NamedTuple):
     guard: Mapping[str, Any] = MappingProxyType({})
 
 
+class Removal(NamedTuple):
+    """Remove a goal, if it still has this revision."""
+
+    id: str
+    revision: int
+
+
 class Charge(NamedTuple):
     """An amount that is added to the spending of an account. It may be negative, if a step is given back."""
 
@@ -68,13 +75,14 @@ class Changes(NamedTuple):
     events: tuple[Event, ...] = ()
     charges: tuple[Charge, ...] = ()
     """What is added to the spending of accounts. An account that does not exist is left out."""
+    removals: tuple[Removal, ...] = ()
 
     def plus(self, more: Changes) -> Changes:
         """Return this step and `more` as one step, with the fence of this step."""
         return Changes(
             self.fence, self.updates + more.updates, self.records + more.records, self.sessions + more.sessions,
             self.messages + more.messages, self.deliveries + more.deliveries, self.events + more.events,
-            self.charges + more.charges,
+            self.charges + more.charges, self.removals + more.removals,
         )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.notice import check_notices
 from midwatch.domain.probe import CHECK_SECONDS, LONGEST_COMMAND, Probe, list_problems
-from midwatch.domain.requests import OnBudget, refuse_first
+from midwatch.domain.requests import OnBudget, clean_tags, refuse_first
 from midwatch.domain.rule import check_policy
 from midwatch.domain.task import Task
 
@@ -176,6 +176,7 @@ class Goal(JsonRecord):
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
+    tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, example=["daily"])] = ()
     progress_every: Annotated[
         float, Input("Send the progress at most this often: 15m, 2h; 0 for never.", seconds=True, most=1e9)
     ] = 0.0
@@ -190,6 +191,14 @@ class Goal(JsonRecord):
     updated_at: int = 0
     completed_at: int | None = None
     revision: Annotated[int, Example(4)] = 0
+    idempotency_key: Annotated[
+        Hidden[str | None], Input("Idempotency key: the same key and options create one goal.", once=True)
+    ] = None
+    body_hash: Hidden[str | None] = None
+    declared_by: Annotated[str | None, Example(None)] = None
+    """The set of the file that declares it; see `midwatch.domain.declaration`."""
+    declaration: Hidden[Mapping[str, Any] | None] = None
+    """What the file said when it was last applied."""
 
     @property
     def probe(self) -> Probe | None:
@@ -248,12 +257,19 @@ class GoalStore(Protocol):
         """Return the goals with this name, the open ones first, then the newest first."""
 
     async def list_goals(
-        self, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None
-    ) -> list[Goal]:
-        """Return goals with one of the `statuses`, newest first; without `statuses` return all goals.
+        self, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None,
+        tags: tuple[str, ...] = (),
+    ) -> list[Goal]:  # fmt: skip
+        """Return goals with one of the `statuses` and all of the `tags`, newest first.
 
-        With `scope`, return only goals of this user or chat.
+        Without `statuses`, goals of every status are returned. With `scope`, return only goals of this user or chat.
         """
+
+    async def find_goal_key(self, creator: str | None, key: str) -> Goal | None:
+        """Return the goal that this creator created with this idempotency key, or None."""
+
+    async def list_declared_goals(self, declared_by: str) -> list[Goal]:
+        """Return the goals that a set declares or has declared, even those that have ended, newest first."""
 
     async def has_open_goals(self) -> bool:
         """Return whether any goal is open. If none is, no goal can be due."""
@@ -306,6 +322,7 @@ def normalise(goal: Goal) -> Goal:
         name=(goal.name or "").strip() or None,
         approvals=check_policy(goal.approvals),
         notices=check_notices(goal.notices),
+        tags=clean_tags(goal.tags),
     )
 
 

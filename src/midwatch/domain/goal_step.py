@@ -108,6 +108,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         on_budget=choose_mode(goal, terms), approvals=goal.approvals,
         probe=goal.probe.data() if goal.probe and work == "step" else None,
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
+        tags=goal.tags or None,
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))
     new = {**fields, **BETWEEN, "step": number, "work": work, "task_id": task.id}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from midwatch.base.errors import InvalidInput
@@ -22,6 +22,7 @@ CAUSES = get_args(Cause)
 PRIORITY = 100
 MAX_PROMPT = 1_000_000
 YEAR = 366 * 86400.0
+MAX_TAGS, LONGEST_TAG = 20, 50
 
 
 NOTICES_HELP = "Notices: all, result, changes, failures, questions, digest:hourly, digest:daily, off."
@@ -60,6 +61,7 @@ class Submission(TypedDict, total=False):
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ]
+    tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])]
     wake: Annotated[
         bool,
         Input("For agents: begin a turn of the agent that submits it, with the result.", strict=True, agents=True),
@@ -106,3 +108,18 @@ def body_hash(prompt: str, wish: Submission) -> str:
         if value not in (None, 0, "") and name != "idempotency_key"
     }
     return hashlib.sha256(json.dumps([prompt, options], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Return tags without blanks around them, each once. Raise InvalidInput if one is not valid."""
+    cleaned = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    check_tags(cleaned)
+    return cleaned
+
+
+def check_tags(tags: tuple[str, ...]) -> None:
+    """Raise InvalidInput if there are too many tags, or if one is too long or not printable."""
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput(f"there are too many tags; use at most {MAX_TAGS}.", field="tags")
+    if any(not tag.isprintable() or len(tag) > LONGEST_TAG for tag in tags):
+        raise InvalidInput(f"a tag must have 1 to {LONGEST_TAG} printable characters.", field="tags")

@@ -105,7 +105,7 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The record of a rule that an answer created."""
+    """The record of a rule that an answer created, or that a file declares."""
 
     noun: ClassVar[str] = "rule"
 
@@ -122,6 +122,9 @@ class Rule:
     created_by: str | None = None
     revoked_at: int | None = None
     revoked_by: str | None = None
+    name: str | None = None
+    declared_by: str | None = None
+    """The set of the file that declares it; see `midwatch.domain.declaration`."""
 
     @property
     def pattern(self) -> Pattern:
@@ -201,6 +204,9 @@ class RuleStore(Protocol):
 
     async def list_rules(self, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
         """Return the rules of one agent or of all agents, newest first; `revoked` includes revoked rules."""
+
+    async def list_declared_rules(self, declared_by: str) -> list[Rule]:
+        """Return the rules that a set declares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class Task(NamedTuple):
     """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
     probe: Hidden[Mapping[str, Any] | None] = None
     """A command that midwatch runs for the task, a `midwatch.domain.probe.Probe` as JSON."""
+    tags: Annotated[tuple[str, ...] | None, Show(lambda tags: list(tags or ())), Example([])] = None
 
     @property
     def noun(self) -> str:

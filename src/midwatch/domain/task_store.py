@@ -20,6 +20,8 @@ class TaskFilter:
     agent: str | None = None
     session_key: str | None = None
     creator: str | None = None
+    tags: tuple[str, ...] = ()
+    """A task must have all of them."""
     before: str | None = None
     limit: int = 50
 

@@ -36,7 +36,11 @@ from midwatch.services.tasks import Tasks
 MAX_EXPORT = 100_000
 SETTINGS = changeable(Automation) - {"next_run_at"} | {"schedule"}
 """The fields of an existing automation that an import may change."""
-NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
+NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id", "idempotency_key"} | {
+    "schedule",
+    "run_count",
+    "paused_why",
+}
 """The fields of a new automation that an import sets."""
 
 

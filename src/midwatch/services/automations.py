@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
@@ -30,7 +31,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.trigger import define, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
-from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
+from midwatch.services.records import ManagedRecords, apply_with_retry, find_first, mark_request, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_stops import stop_work
@@ -80,7 +81,30 @@ class Automations(ManagedRecords[Automation]):
         """Create an automation.
 
         Pass exactly one of `at`, `every` and `cron` as the schedule; see `Automation` for the other fields. A time is a
-        number of microseconds, or text that is read in the time zone `zone`.
+        number of microseconds, or text that is read in the time zone `zone`. A second call with the same
+        `idempotency_key` and the same fields returns the first automation.
+        """
+        key, creator = wish.get("idempotency_key"), actor_name(actor)
+        mark = mark_request(prompt, wish)
+        find = partial(self._store.find_automation_key, creator)
+        if first := await find_first(find, key, mark, actor):
+            return first
+        automation, changes = await self.draft(prompt, actor=actor, body_hash=mark, **wish)
+        try:
+            await self._store.apply(changes)
+        except Conflict:
+            if first := await find_first(find, key, mark, actor):
+                return first
+            raise
+        return automation
+
+    async def draft(
+        self, prompt: str, *, actor: AnyActor = None, body_hash: str | None = None,
+        declared: Mapping[str, Any] | None = None, **wish: Any,
+    ) -> tuple[Automation, Changes]:  # fmt: skip
+        """Return a new automation, and the changes that create it. Nothing is written.
+
+        `declared` has the fields of the record that only a file which declares it sets.
         """
         now, creator = self._clock.now(), actor_name(actor)
         wish = {**wish, "workdir": resolve_workdir(wish.get("workdir"))}
@@ -111,15 +135,16 @@ class Automations(ManagedRecords[Automation]):
             route=self._check_route(route) if route else None, session_key=check_key(session) if session else "",
             status="active" if enabled else "paused", created_at=now, updated_at=now, next_run_at=first,
             account_id=parent.account if parent else None,
-            trace_path=parent.trace_path or parent.id if parent else None, **wish,
+            trace_path=parent.trace_path or parent.id if parent else None, body_hash=body_hash, **wish,
+            **(declared or {}),
         )  # fmt: skip
         automation = normalise(draft)
         self._check(automation)
         self._check_runs(automation, now)
-        await refuse_taken_name(self._store, automation.id, automation.name)
+        if declared is None:
+            await refuse_taken_name(self._store, automation.id, automation.name)
         changes = create_automation(automation, now, creator)
-        await self._store.apply(changes.plus(Changes(sessions=await self._continue_thread(automation, now))))
-        return automation
+        return automation, changes.plus(Changes(sessions=await self._continue_thread(automation, now)))
 
     async def get(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
         """Return the automation with this id, name or unique title, or raise NotFound.
@@ -216,32 +241,46 @@ class Automations(ManagedRecords[Automation]):
         keep_anchor = bool(values.get("keep_anchor"))
         values = {name: value for name, value in values.items() if name != "keep_anchor"}
         zone = (await self.get(automation_id)).snapshot()["zone"]
+        values = await self.read_patch(values, zone)
+
+        async def change(automation: Automation, now: int) -> Changes:
+            if values.get("name", automation.name) != automation.name:
+                await refuse_taken_name(self._store, automation.id, (values["name"] or "").strip())
+            return self.compute_patch(automation, values, now, actor, keep_anchor=keep_anchor)[1]
+
+        return await self._change(automation_id, change, actor, revision)
+
+    async def read_patch(self, values: Mapping[str, Any], zone: str) -> dict[str, Any]:
+        """Return the checked values of a patch under the names of the record's fields, with times as numbers."""
         values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"`{empty[0]}` cannot be null; leave it out, or give it a value.", field=empty[0])
         if "agent" in values:
             values = {**values, "agent": await self._tasks.check_agent(values["agent"])}
+        return values
 
-        async def change(automation: Automation, now: int) -> Changes:
-            _refuse_deleted(automation)
-            if values.get("manage_mode", automation.manage_mode) != automation.manage_mode:
-                authorize(actor, "manage", Owner(automation.creator))
-            after = self._apply_patch(automation, values, now, keep_anchor=keep_anchor)
-            self._check(after)
-            if any(name in values for name in (*TIMES, "zone", "days_off", "quiet_hours")):
-                self._check_runs(after, now)
-            if after.name != automation.name:
-                await refuse_taken_name(self._store, after.id, after.name)
-            names = (field.name for field in fields(after))
-            changed = {
-                name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)
-            }
-            payload = AutomationChanged(automation_id=automation.id, fields=tuple(sorted(values)), status=after.status)
-            step = change_record(automation, payload, now, actor_name(actor), **changed)
-            return step.plus(write_triggers(automation, after, now))
+    def compute_patch(
+        self, automation: Automation, values: Mapping[str, Any], now: int, actor: AnyActor,
+        declared: Mapping[str, Any] | None = None, keep_anchor: bool = False,
+    ) -> tuple[Automation, Changes]:  # fmt: skip
+        """Return the automation after a patch with the values of `read_patch`, and the changes that write it.
 
-        return await self._change(automation_id, change, actor, revision)
+        `declared` has the fields of the record that only a file which declares it sets.
+        """
+        _refuse_deleted(automation)
+        if values.get("manage_mode", automation.manage_mode) != automation.manage_mode:
+            authorize(actor, "manage", Owner(automation.creator))
+        after = self._apply_patch(automation, values, now, keep_anchor=keep_anchor)
+        after = replace(after, **(declared or {}))
+        self._check(after)
+        if any(name in values for name in (*TIMES, "zone", "days_off", "quiet_hours")):
+            self._check_runs(after, now)
+        names = (field.name for field in fields(after))
+        changed = {name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)}
+        payload = AutomationChanged(automation_id=automation.id, fields=tuple(sorted(values)), status=after.status)
+        step = change_record(automation, payload, now, actor_name(actor), **changed)
+        return replace(after, revision=automation.revision + 1), step.plus(write_triggers(automation, after, now))
 
     async def pause(
         self, automation_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
@@ -279,13 +318,15 @@ class Automations(ManagedRecords[Automation]):
         name = actor_name(actor)
 
         async def change(automation: Automation, now: int) -> Changes:
-            if automation.status == "deleted":
-                return Changes()
-            run = await self._store.find_open_run(automation.id)
-            stopped, stop = await stop_work(self._store, run, now, name)
-            return steps.delete_automation(automation, now, stopped, name).plus(stop)
+            return Changes() if automation.status == "deleted" else await self.compute_removal(automation, now, name)
 
         return await self._change(automation_id, change, actor)
+
+    async def compute_removal(self, automation: Automation, now: int, name: str | None) -> Changes:
+        """Return the changes that delete an automation and cancel its open run."""
+        run = await self._store.find_open_run(automation.id)
+        stopped, stop = await stop_work(self._store, run, now, name)
+        return steps.delete_automation(automation, now, stopped, name).plus(stop)
 
     async def run(self, automation_id: str, *, actor: AnyActor = None) -> Task:
         """Start a run of an automation now, in addition to its schedule, and return the task of the run at once.
@@ -321,9 +362,10 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change)
 
     async def list(
-        self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED, actor: AnyActor = None
-    ) -> list[Automation]:
-        """Return the automations with this status, newest first.
+        self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED,
+        tags: Sequence[str] = (), actor: AnyActor = None,
+    ) -> list[Automation]:  # fmt: skip
+        """Return the automations with this status and all of the tags, newest first.
 
         With the status `all`, return all automations. Without a status, return all that are not deleted.
         """
@@ -332,7 +374,7 @@ class Automations(ManagedRecords[Automation]):
         statuses: Iterable[Status] = ("active", "paused")
         if chosen:
             statuses = tuple(TRANSITIONS) if chosen == "all" else (chosen,)  # type: ignore[assignment]  # one of them
-        return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit))
+        return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit), tuple(tags))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 
@@ -376,7 +418,7 @@ class Automations(ManagedRecords[Automation]):
         if after.status != "active":
             return after
         if after.exhausted:
-            return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None)
+            return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None, waiting_run_at=None)
         if values.get("next_run_at") is not None:
             return replace(after, next_run_at=values["next_run_at"])
         if schedule != automation.schedule or automation.next_run_at is None:

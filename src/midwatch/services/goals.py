@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
@@ -31,7 +32,7 @@ from midwatch.domain.task import TRIES, Task
 from midwatch.domain.task_store import TaskFilter
 from midwatch.services.accounts import change_limits, read_cost
 from midwatch.services.authorization import authorize, own_record
-from midwatch.services.records import ManagedRecords, parse_status, require
+from midwatch.services.records import ManagedRecords, find_first, mark_request, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
 from midwatch.services.task_stops import goal_of, stop_work
 from midwatch.services.tasks import Tasks
@@ -80,7 +81,30 @@ class Goals(ManagedRecords[Goal]):
         """Create a goal.
 
         The first step begins at once or, in a session without a thread, when the session has a thread. `deadline` is a
-        time as text, or a number of seconds from now.
+        time as text, or a number of seconds from now. A second call with the same `idempotency_key` and the same
+        fields returns the first goal.
+        """
+        authorize(actor, "operate")
+        key, mark = wish.get("idempotency_key"), mark_request(objective, wish)
+        find = partial(self._store.find_goal_key, actor_name(actor))
+        if first := await find_first(find, key, mark, actor):
+            return first
+        goal, changes = await self.draft(objective, actor=actor, body_hash=mark, **wish)
+        try:
+            await self._store.apply(changes)
+        except Conflict:
+            if first := await find_first(find, key, mark, actor):
+                return first
+            raise _name_conflict(goal) from None
+        return goal
+
+    async def draft(
+        self, objective: str, *, actor: AnyActor = None, body_hash: str | None = None,
+        declared: Mapping[str, Any] | None = None, **wish: Any,
+    ) -> tuple[Goal, Changes]:  # fmt: skip
+        """Return a new goal, and the changes that create it. Nothing is written.
+
+        `declared` has the fields of the record that only a file which declares it sets.
         """
         authorize(actor, "operate")
         wish = _read_names(wish)
@@ -103,20 +127,15 @@ class Goals(ManagedRecords[Goal]):
             scope_id=wish.pop("scope_id", key or creator or "owner"), session_key=key or "",
             workdir=resolve_workdir(wish.pop("workdir", None)) or (session.workdir if session else None),
             status="waiting_for_session" if key and await self._awaits_thread(key, agent) else "active",
-            route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
+            route=self._check_route(route) if route else None, created_at=now, updated_at=now, body_hash=body_hash,
+            **wish, **(declared or {}),
         )  # fmt: skip
         goal = normalise(draft)
         validate(goal)
         check(goal.objective, {"workdir": goal.workdir}, rules.MAX_OBJECTIVE)
         created = GoalCreated(goal_id=goal.id, objective=goal.objective, deadline_at=iso(goal.deadline_at) or "")
-        try:
-            account = steps.open_goal_account(goal, await self._terms(goal.agent))
-            await self._store.apply(
-                Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
-            )
-        except Conflict:
-            raise _name_conflict(goal) from None
-        return goal
+        account = steps.open_goal_account(goal, await self._terms(goal.agent))
+        return goal, Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
 
     async def _choose_agent(self, requested: str | None, session: Session | None) -> str:
         """Return the agent of a new goal. If the goal has a session, this is by default the agent of the session.
@@ -205,28 +224,10 @@ class Goals(ManagedRecords[Goal]):
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
         """Change the objective, deadline or budget of a goal."""
-        values = _read_names(values)
-        refuse_unknown(values, CHANGEABLE)
-        given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
-        values = _read_deadline(given, self._clock.now())
-        if values.get("route"):
-            values["route"] = self._check_route(values["route"])
-        if "check_command" in values:
-            values["last_check"] = None
+        values = self.read_edit(values)
 
         async def change(goal: Goal, now: int) -> Changes:
-            _check_open(goal)
-            after = normalise(replace(goal, **values))
-            validate(after)
-            check(after.objective, {}, rules.MAX_OBJECTIVE)
-            if "deadline_at" in values and after.deadline_at <= now:
-                raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
-            payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
-            fields = {name: getattr(after, name) for name in values}
-            if "every_seconds" in values and goal.delay_reason and goal.starts and goal.proposal is None:
-                fields |= steps.plan_again(after, now) if goal.delay_reason.startswith(EVERY) else {}
-            step = change_record(goal, payload, now, actor_name(actor), **fields)
-            return step.plus(await self._set_limits(goal, after, values.keys(), now))
+            return await self.compute_edit(goal, values, now, actor)
 
         goal_id = await self._resolve(goal_id, actor)
         try:
@@ -237,6 +238,39 @@ class Goals(ManagedRecords[Goal]):
             if wanted and goal.name != wanted and await self._is_taken(replace(goal, name=wanted)):
                 raise _name_conflict(replace(goal, name=wanted)) from None
             raise
+
+    def read_edit(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the checked values of an edit, with the deadline as a time."""
+        values = _read_names(values)
+        refuse_unknown(values, CHANGEABLE)
+        given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
+        values = _read_deadline(given, self._clock.now())
+        if values.get("route"):
+            values["route"] = self._check_route(values["route"])
+        if "check_command" in values:
+            values["last_check"] = None
+        return values
+
+    async def compute_edit(
+        self, goal: Goal, values: Mapping[str, Any], now: int, actor: AnyActor,
+        declared: Mapping[str, Any] | None = None,
+    ) -> Changes:  # fmt: skip
+        """Return the changes that write an edit with the values of `read_edit`.
+
+        `declared` has the fields of the record that only a file which declares it sets.
+        """
+        _check_open(goal)
+        after = normalise(replace(goal, **values))
+        validate(after)
+        check(after.objective, {}, rules.MAX_OBJECTIVE)
+        if "deadline_at" in values and after.deadline_at <= now:
+            raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
+        payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
+        fields = {name: getattr(after, name) for name in values} | dict(declared or {})
+        if "every_seconds" in values and goal.delay_reason and goal.starts and goal.proposal is None:
+            fields |= steps.plan_again(after, now) if goal.delay_reason.startswith(EVERY) else {}
+        step = change_record(goal, payload, now, actor_name(actor), **fields)
+        return step.plus(await self._set_limits(goal, after, values.keys(), now))
 
     async def _is_taken(self, wish: Goal) -> bool:
         """Return whether another open goal of the scope has the name."""
@@ -367,16 +401,19 @@ class Goals(ManagedRecords[Goal]):
         work = await self._store.list_account_tasks(goal_id, MOST_WORK)
         for _ in range(TRIES):
             goal = await self._get_managed(goal_id, actor)
-            now = self._clock.now()
-            payload = GoalChanged(goal_id=goal.id, fields=("cleared",), status=goal.status)
-            step = await self._store.find_open_step(goal.id)
-            stop = (await stop_work(self._store, step, now, name))[1]
-            changes = Changes(events=(event_about(goal, payload, now, name),)).plus(stop)
+            changes = await self.compute_removal(goal, self._clock.now(), name)
             with suppress(Conflict):  # its step changed meanwhile
                 if await self._store.delete_goal(goal.id, goal.revision, changes):
                     await self._cancel_work(goal.id, work, name)
                     return goal
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
+
+    async def compute_removal(self, goal: Goal, now: int, name: str | None) -> Changes:
+        """Return the changes that go with the removal of a goal: an event, and the stop of its running step."""
+        payload = GoalChanged(goal_id=goal.id, fields=("cleared",), status=goal.status)
+        step = await self._store.find_open_step(goal.id)
+        stop = (await stop_work(self._store, step, now, name))[1]
+        return Changes(events=(event_about(goal, payload, now, name),)).plus(stop)
 
     async def _cancel_work(self, goal_id: str, work: Sequence[Task], actor: str | None) -> None:
         """Cancel the open tasks that the steps of a goal have submitted."""
@@ -385,18 +422,23 @@ class Goals(ManagedRecords[Goal]):
                 with suppress(Conflict, NotFound):
                     await self._tasks.cancel(task.id, actor=actor)
 
-    async def list(
-        self, status: str = "", *, scope: str = "", limit: int = 20, actor: AnyActor = None
-    ) -> Sequence[Goal]:
-        """Return the goals with this status, newest first. Without a status, or with `all`, return all goals.
+    async def end_work(self, goal_id: str, actor: AnyActor) -> None:
+        """Cancel the open tasks that the steps of a removed goal have submitted."""
+        await self._cancel_work(goal_id, await self._store.list_account_tasks(goal_id, MOST_WORK), actor_name(actor))
 
-        With `scope`, such as user:ann or chat:main, return only goals of this scope.
+    async def list(
+        self, status: str = "", *, scope: str = "", limit: int = 20, tags: Sequence[str] = (), actor: AnyActor = None
+    ) -> Sequence[Goal]:
+        """Return the goals with this status and all of the tags, newest first.
+
+        Without a status, or with `all`, goals of every status are returned. With `scope`, such as user:ann or
+        chat:main, return only goals of this scope.
         """
         authorize(actor, "oversee")
         chosen = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         where = rules.parse_scope(scope) if scope else None
-        return await self._store.list_goals(statuses, min(max(1, limit), 200), where)
+        return await self._store.list_goals(statuses, min(max(1, limit), 200), where, tuple(tags))
 
     async def _set_limits(self, before: Goal, after: Goal, edited: Set[str], now: int) -> Changes:
         """Return the changes that give the account of a goal its new limits, if they were edited."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.base.errors import Conflict, InvalidInput, KeyReused, NotFound
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes
 from midwatch.domain.goal import Goal
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.requests import body_hash
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.services.authorization import authorize, own_record
+from midwatch.services.request_checks import check
 
 T = TypeVar("T")
 
@@ -52,7 +54,27 @@ async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaita
     raise Conflict(f"{name} keeps changing; try again.")
 
 
+def mark_request(prompt: str, wish: Mapping[str, Any]) -> str | None:
+    """Return the hash of a request with an idempotency key; None if it has no key."""
+    check("-", {"idempotency_key": wish.get("idempotency_key")}, 1)
+    return body_hash(prompt, wish) if wish.get("idempotency_key") else None  # type: ignore[arg-type]  # any mapping
+
+
 M = TypeVar("M", bound=Automation | Goal)
+
+
+async def find_first(
+    find: Callable[[str], Awaitable[M | None]], key: str | None, mark: str | None, actor: AnyActor
+) -> M | None:
+    """Return the record that was created with this idempotency key, or None.
+
+    Raise KeyReused if another request created it. `mark` is the hash of the request.
+    """
+    authorize(actor, "submit")
+    first = await find(key) if key else None
+    if first is not None and first.body_hash != mark:
+        raise KeyReused(str(key), f"{first.noun} {first.id}")
+    return first
 
 
 class ManagedRecords(Generic[M]):

@@ -16,7 +16,7 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.listing import Listing
-from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
+from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash, clean_tags
 from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
 from midwatch.domain.steering import Mode, SendResult, Steer
@@ -150,7 +150,7 @@ class Tasks:
             max_attempts=wish.get("max_attempts") or terms.max_attempts, submitter=self._submitter,
             idempotency_key=key, body_hash=body_hash(prompt, wish) if key else None,
             budget=terms.budget_of(Budget.from_data(wish.get("budget"))), worktree=worktree,
-            approvals=check_policy(wish.get("approvals")),
+            approvals=check_policy(wish.get("approvals")), tags=clean_tags(wish.get("tags") or ()) or None,
             on_budget=terms.mode_of(wish.get("on_budget"), askable=bool(route or actor)),
         )  # fmt: skip
 
@@ -383,7 +383,7 @@ def _matches(task: Task, which: TaskFilter) -> bool:
         (which.session_key, task.session_key),
         (which.creator, task.creator),
     )
-    fits = all(wanted in (None, value) for wanted, value in pairs)
+    fits = all(wanted in (None, value) for wanted, value in pairs) and set(which.tags) <= set(task.tags or ())
     return fits and task.status in (which.statuses or (task.status,)) and (not which.before or task.id < which.before)
 
 
@@ -409,5 +409,5 @@ def _relation(relative: Task, task: Task) -> str:
 KEPT_BY_RETRY = (
     "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "notices", "workdir",
     "dir_key", "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns", "on_budget", "approvals", "probe",
+    "returns_to", "returns", "on_budget", "approvals", "probe", "tags",
 )  # fmt: skip

@@ -118,6 +118,7 @@ class VerbStore(VerbRunner):
 
     get_rule = peek(rule.get)
     list_rules = read(rule.list_)
+    list_declared_rules = read(rule.list_declared)
 
     find_token = peek(token.recognise)
     get_token = peek(token.get)
@@ -127,6 +128,8 @@ class VerbStore(VerbRunner):
 
     get_automation = peek(automation.get)
     list_automations = read(automation.list_)
+    find_automation_key = peek(automation.find_key)
+    list_declared_automations = read(automation.list_declared)
     find_automations = read(automation.find)
     list_due_automations = read(automation.list_due)
     find_held_automations = read(automation.find_held)
@@ -151,6 +154,8 @@ class VerbStore(VerbRunner):
     get_goal = peek(goal.get)
     list_named_goals = read(goal.list_named)
     list_goals = read(goal.list_)
+    find_goal_key = peek(goal.find_key)
+    list_declared_goals = read(goal.list_declared)
     list_due_goals = read(goal.list_due)
     has_open_goals = peek(goal.has_open)
     find_next_goal_at = read(goal.find_next_at)

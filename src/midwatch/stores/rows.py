@@ -36,7 +36,7 @@ from midwatch.domain.worktree import Worktree
 R = TypeVar("R")
 Row = tuple[Any, ...]
 
-TASK_JSON = 7
+TASK_JSON = 8
 """Number of the last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
 PAYLOAD, SEQ = Event._fields.index("payload"), Event._fields.index("seq")
@@ -169,8 +169,8 @@ def decode_task(row: Row) -> Task:
     """Convert a row of the database to a task."""
     if row[-TASK_JSON:] == NO_JSON:
         return Task._make(row)
-    decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
-    return Task._make((*row[:-TASK_JSON], *decoded))
+    *decoded, tags = (value if value is None else loads(value) for value in row[-TASK_JSON:])
+    return Task._make((*row[:-TASK_JSON], *decoded, tags and tuple(tags)))
 
 
 def decode_event(row: Row) -> Event:

@@ -114,6 +114,10 @@ class Path(NamedTuple):
 
     condition: str
     by: str = ""
+    source: str = ""
+    """What is read, if it is not the table of the records alone."""
+    key: str = ""
+    """The column that the list is ordered by, if it is not that of the table."""
 
 
 PATHS: Mapping[str, Mapping[str, Path]] = {
@@ -122,6 +126,11 @@ PATHS: Mapping[str, Mapping[str, Path]] = {
         "open": Path("id {among:open_tasks}"),
         "unfinished": Path("status IN ('failed', 'cancelled')", "tasks_unfinished"),
         "session": Path("session_key = :session_key", "tasks_session"),
+        "tag": Path(
+            "tagged.noun = 'task' AND tagged.tag = :tag AND tasks.id = tagged.record_id",
+            source="tagged CROSS JOIN tasks",
+            key="tagged.record_id",
+        ),
         "creator": Path("creator = :creator", "tasks_creator"),
         "agent": Path("agent = :agent", "tasks_agent"),
     },
@@ -149,8 +158,9 @@ def build_lists() -> dict[str, str]:
     """
     statements: dict[str, str] = {}
     for noun, paths in PATHS.items():
-        key, table = ("seq", "events") if noun == "event" else ("id", TABLES[noun])
-        for name, (condition, by) in paths.items():
+        for name, (condition, by, table, key) in paths.items():
+            key = key or ("seq" if noun == "event" else "id")
+            table = table or ("events" if noun == "event" else TABLES[noun])
             source = f"FROM {table} {f'{{by:{by}}}' if by else ''} WHERE {condition}"
             page = f"AND {{{noun}_filter}} ORDER BY {key}"
             before, after = f"{key} < :before", f"{key} > :after"

@@ -206,6 +206,22 @@ export function createSegments(label, choices, chosen, choose) {
   return h("div.segments", { role: "group", "aria-label": label }, buttons);
 }
 
+/** Create a filter of tags: a chip for each chosen tag, which removes it, and a field for one more. */
+export function createTagFilter(tags, choose) {
+  const input = h("input", { type: "search", placeholder: "Tag", "aria-label": "Tag" });
+  input.addEventListener("change", () => {
+    const tag = input.value.trim();
+    if (tag) choose([...tags.filter((other) => other !== tag), tag]);
+  });
+  const chips = tags.map((tag) => h("button.quiet", {
+    type: "button", title: `Remove the tag ${tag}`, onclick: () => choose(tags.filter((other) => other !== tag)),
+  }, `${tag} ×`));
+  return [...chips, input];
+}
+
+/** Return whether a record has all the tags. */
+export const hasTags = (record, tags) => tags.every((tag) => record.tags?.includes(tag));
+
 /** Create placeholder lines, shown until the first data has arrived. */
 export function createSkeleton(lines = 3) {
   return h("div.skeleton", { "aria-hidden": "true" }, Array.from({ length: lines }, () => h("i")));

@@ -3,11 +3,11 @@ SELECT {automation} FROM automations WHERE id = :id
 
 -- list: newest first
 SELECT {automation} FROM automations {by:automations_recent}
-WHERE status IN {list:statuses} ORDER BY created_at DESC, id DESC LIMIT :limit
+WHERE status IN {list:statuses} AND {automation_tags} ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- list_scope: the same for one scope
 SELECT {automation} FROM automations {by:automations_scope}
-WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses}
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses} AND {automation_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- named: the automation with this name
@@ -54,6 +54,16 @@ SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DES
 SELECT {task} FROM tasks
 WHERE cause_id = :id AND cause = :cause AND status IN ('done', 'failed') AND outcome NOT IN ('skipped', 'transferred')
 ORDER BY id DESC LIMIT :limit
+
+-- find_key: the automation that its creator created with this key
+SELECT {automation} FROM automations WHERE coalesce(creator, '') = :creator AND idempotency_key = :key
+
+-- declared: the automations that a set declares
+SELECT {automation} FROM automations WHERE declared_by = :declared_by AND status <> 'deleted' ORDER BY id
+
+-- prune_tags: the tags of automations that were deleted long ago
+DELETE FROM tagged WHERE noun = 'automation'
+  AND record_id IN (SELECT id FROM automations WHERE status = 'deleted' AND deleted_at < :before)
 
 -- prune: automations that were deleted long ago
 DELETE FROM automations WHERE status = 'deleted' AND deleted_at < :before RETURNING account_id

@@ -11,11 +11,11 @@ SELECT {goal} FROM goals {by:goals_name} WHERE name = :name AND name IS NOT NULL
 -- list_scope: the goals of a scope, newest first
 SELECT {goal} FROM goals {by:goals_scope}
 WHERE scope_kind = :scope_kind AND scope_id = :scope_id
-  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses}) AND {goal_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- list: newest first
-SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses}) AND {goal_tags}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- awaits: whether a goal waits for a thread of a session
@@ -74,6 +74,15 @@ SELECT min(at) FROM (
   WHERE goals.status IN ('waiting_for_session', 'active', 'paused') AND goals.status = 'active' AND tasks.cause_id = goals.id AND tasks.cause = 'goal'
     AND tasks.status IN ('pending', 'running') AND coalesce(tasks.stop_requested, '') <> 'cancel'
 ) AS times
+
+-- find_key: the goal that its creator created with this key
+SELECT {goal} FROM goals WHERE coalesce(creator, '') = :creator AND idempotency_key = :key
+
+-- declared: the goals that a set declares or has declared, newest first
+SELECT {goal} FROM goals WHERE declared_by = :declared_by ORDER BY id DESC
+
+-- prune_tags: the tags of one goal
+DELETE FROM tagged WHERE noun = 'goal' AND record_id = :id
 
 -- delete: one goal, if it still has this revision
 DELETE FROM goals WHERE id = :id AND revision = :revision

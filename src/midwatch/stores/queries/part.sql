@@ -40,6 +40,25 @@ NOT EXISTS (
   AND (CAST(:agent AS TEXT) IS NULL OR agent = :agent)
   AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
   AND (CAST(:creator AS TEXT) IS NULL OR creator = :creator)
+  AND (CAST(:tags AS TEXT) = '[]' OR NOT EXISTS (
+    SELECT 1 FROM {list:tags} AS wanted WHERE NOT EXISTS (
+      SELECT 1 FROM tagged AS has WHERE has.noun = 'task' AND has.tag = wanted.value AND has.record_id = tasks.id
+    )
+  ))
+
+-- automation_tags: whether an automation has all the tags
+(CAST(:tags AS TEXT) = '[]' OR NOT EXISTS (
+    SELECT 1 FROM {list:tags} AS wanted WHERE NOT EXISTS (
+      SELECT 1 FROM tagged WHERE noun = 'automation' AND tag = wanted.value AND record_id = automations.id
+    )
+  ))
+
+-- goal_tags: whether a goal has all the tags
+(CAST(:tags AS TEXT) = '[]' OR NOT EXISTS (
+    SELECT 1 FROM {list:tags} AS wanted WHERE NOT EXISTS (
+      SELECT 1 FROM tagged WHERE noun = 'goal' AND tag = wanted.value AND record_id = goals.id
+    )
+  ))
 
 -- handoff_filter: the condition of a `HandoffFilter`
 (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})

@@ -121,6 +121,9 @@ DELETE FROM deliveries WHERE task_id = :id
 -- prune_approvals: the approvals of an ended task
 DELETE FROM approvals WHERE task_id = :id
 
+-- prune_tags: the tags of an ended task
+DELETE FROM tagged WHERE noun = 'task' AND record_id = :id
+
 -- count: by status, in the order of `STATUSES`
 SELECT pending, running, done, failed, cancelled FROM event_head
 

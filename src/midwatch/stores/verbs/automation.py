@@ -16,12 +16,21 @@ def get(tx: Tx, automation_id: str) -> Automation | None:
 
 
 def list_(
-    tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
-) -> list[Automation]:
-    params = {"statuses": dumps(statuses or ("active", "paused")), "limit": limit}
+    tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20,
+    tags: tuple[str, ...] = (),
+) -> list[Automation]:  # fmt: skip
+    params = {"statuses": dumps(statuses or ("active", "paused")), "limit": limit, "tags": dumps(tags)}
     if scope is None:
         return tx.find_all(Automation, "automation.list", **params)
     return tx.find_all(Automation, "automation.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
+
+
+def find_key(tx: Tx, creator: str | None, key: str) -> Automation | None:
+    return tx.find(Automation, "automation.find_key", creator=creator or "", key=key)
+
+
+def list_declared(tx: Tx, declared_by: str) -> list[Automation]:
+    return tx.find_all(Automation, "automation.declared", declared_by=declared_by)
 
 
 def find(tx: Tx, text: str, limit: int = 3) -> list[Automation]:
@@ -58,6 +67,7 @@ def list_results(tx: Tx, automation_id: str, limit: int) -> list[Task]:
 
 
 def prune(tx: Tx, before: int) -> int:
+    tx.run("automation.prune_tags", {"before": before})
     rows = list(tx.rows("automation.prune", {"before": before}))
     account.prune(tx, {name for (name,) in rows if name})
     return len(rows)

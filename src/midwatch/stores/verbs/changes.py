@@ -20,7 +20,7 @@ from midwatch.domain import (
     worktree,
 )
 from midwatch.domain.account import Account, open_account
-from midwatch.domain.changes import Changes, Fence, Record, Update
+from midwatch.domain.changes import Changes, Fence, Record, Removal, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import Event
@@ -48,6 +48,8 @@ def apply(tx: Tx, changes: Changes) -> None:
     for update in changes.updates:
         if update.noun == "task" and update.fields.get("completed_at"):
             _settle_items(tx, update)
+    for removal in changes.removals:
+        _remove(tx, removal)
     for session in changes.sessions:
         tx.run("session.touch", get_values(session))
         if session.thread_id is not None or (_ends_task(changes) and tx.row("goal.awaits", {"key": session.key})):
@@ -92,6 +94,8 @@ def _add_lineage(tx: Tx, events: Iterable[Event]) -> list[Event]:
 def insert(tx: Tx, record: Record) -> None:
     """Store a new record."""
     tx.topics.add(record.noun)
+    if tags := getattr(record, "tags", None):
+        _add_tags(tx, record.noun, record.id, tags)  # type: ignore[attr-defined]  # such a record has an id
     if isinstance(record, Task):
         tx.statement(INSERT_TASK, encode_task(record))
         tx.moves.append(Move(record.id, None, record.status))
@@ -107,6 +111,10 @@ def insert(tx: Tx, record: Record) -> None:
         tx.statement(build_insert(record.noun), encode(record.noun, get_values(record)))
 
 
+def _add_tags(tx: Tx, noun: str, record_id: str, tags: Iterable[str]) -> None:
+    tx.run_many("tag.add", [{"noun": noun, "tag": tag, "id": record_id} for tag in tags])
+
+
 def _insert_account(tx: Tx, account: Account) -> None:
     """Store a new account, with what its tasks have spent.
 
@@ -115,6 +123,15 @@ def _insert_account(tx: Tx, account: Account) -> None:
     list(tx.rows("account.running", {"id": account.id}))
     tx.statement(build_insert(account.noun), encode(account.noun, get_values(account)))
     tx.run("account.add_up", {"id": account.id})
+
+
+def _remove(tx: Tx, removal: Removal) -> None:
+    """Remove a goal. Raise Conflict if it was changed meanwhile or does not exist any more."""
+    if tx.run("goal.delete", {"id": removal.id, "revision": removal.revision}) != 1:
+        raise Conflict(f"goal {removal.id} was changed meanwhile; read it again, then try again.")
+    tx.run("goal.prune_tags", {"id": removal.id})
+    tx.run("account.prune", {"ids": dumps([removal.id])})
+    tx.topics.add("goal")
 
 
 def _insert_item(tx: Tx, wanted: ContextItem) -> None:
@@ -192,6 +209,9 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         if fence is not None:
             check_fence(tx, fence)
         raise Conflict(f"{update.noun} {update.id} was changed meanwhile; read it again, then try again.")
+    if "tags" in update.fields:
+        tx.run("tag.clear", {"noun": update.noun, "id": update.id})
+        _add_tags(tx, update.noun, update.id, update.fields["tags"] or ())
     if update.noun != "task":
         tx.topics.add(update.noun)
         if update.noun == "approval":

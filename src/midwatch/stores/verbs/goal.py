@@ -25,12 +25,21 @@ def list_named(tx: Tx, name: str, limit: int = 20) -> list[Goal]:
 
 
 def list_(
-    tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None
-) -> list[Goal]:
+    tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None,
+    tags: tuple[str, ...] = (),
+) -> list[Goal]:  # fmt: skip
+    params = {"statuses": dumps(statuses), "limit": limit, "tags": dumps(tags)}
     if scope is not None:
-        params = {"scope_kind": scope[0], "scope_id": scope[1], "statuses": dumps(statuses), "limit": limit}
-        return tx.find_all(Goal, "goal.list_scope", **params)
-    return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit)
+        return tx.find_all(Goal, "goal.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
+    return tx.find_all(Goal, "goal.list", **params)
+
+
+def find_key(tx: Tx, creator: str | None, key: str) -> Goal | None:
+    return tx.find(Goal, "goal.find_key", creator=creator or "", key=key)
+
+
+def list_declared(tx: Tx, declared_by: str) -> list[Goal]:
+    return tx.find_all(Goal, "goal.declared", declared_by=declared_by)
 
 
 def has_open(tx: Tx) -> bool:
@@ -56,6 +65,7 @@ def list_steps(tx: Tx, goal_id: str, limit: int = 20) -> list[Task]:
 def delete(tx: Tx, goal_id: str, revision: int, changes: Changes) -> bool:
     deleted = tx.run("goal.delete", {"id": goal_id, "revision": revision}) == 1
     if deleted:
+        tx.run("goal.prune_tags", {"id": goal_id})
         apply(tx, changes)
         tx.run("account.prune", {"ids": dumps([goal_id])})
         tx.topics.add("goal")

@@ -12,3 +12,7 @@ def get(tx: Tx, rule_id: str) -> Rule | None:
 
 def list_(tx: Tx, agent: str | None = None, *, revoked: bool = False, limit: int = 500) -> list[Rule]:
     return tx.find_all(Rule, "rule.list", agent=agent, revoked=int(revoked), limit=limit)
+
+
+def list_declared(tx: Tx, declared_by: str) -> list[Rule]:
+    return tx.find_all(Rule, "rule.declared", declared_by=declared_by)

@@ -26,7 +26,9 @@ from midwatch.stores.verbs.listing import list_page
 from midwatch.stores.verbs.tx import Move, Tx
 
 UNFINISHED = frozenset({"failed", "cancelled"})
-TESTED_BY = {"statuses": ("open",), "session_key": ("session",), "creator": ("creator",), "agent": ("agent",)}
+TESTED_BY = {
+    "statuses": ("open",), "session_key": ("session",), "creator": ("creator",), "agent": ("agent",), "tags": ("tag",)
+}  # fmt: skip
 """For each field of a filter, the paths whose tasks all match it."""
 PRUNE_STEP = 200
 """Maximum number of tasks removed in one transaction, for each of the two reasons."""
@@ -202,9 +204,9 @@ def list_(tx: Tx, which: TaskFilter) -> Listing[Task]:
     path = _choose_path(which)
     params = {
         "statuses": dumps(which.statuses), "agent": which.agent, "session_key": which.session_key,
-        "creator": which.creator,
+        "creator": which.creator, "tags": dumps(which.tags), "tag": which.tags[0] if which.tags else None,
     }  # fmt: skip
-    filtered = any(getattr(which, name) for name in TESTED_BY if path not in TESTED_BY[name])
+    filtered = len(which.tags) > 1 or any(getattr(which, name) for name in TESTED_BY if path not in TESTED_BY[name])
     return list_page(tx, Task, f"task.{path}", params, before=which.before, limit=which.limit, filtered=filtered)
 
 
@@ -214,6 +216,8 @@ def _choose_path(which: TaskFilter) -> str:
         return "open"
     if which.session_key is not None:
         return "session"
+    if which.tags:
+        return "tag"
     if which.creator is not None:
         return "creator"
     if which.statuses and UNFINISHED.issuperset(which.statuses):
@@ -266,7 +270,7 @@ def prune(tx: Tx, before: int, keep: int, seconds: float = STEP_SECONDS) -> int:
     deadline, removed = time.perf_counter() + seconds, 0
     while removed < len(ids) and (not removed or time.perf_counter() < deadline):
         page = ids[removed : removed + PRUNE_PAGE]
-        for part in ("steps", "steers", "results", "waiting", "taken", "deliveries", "approvals"):
+        for part in ("steps", "steers", "results", "waiting", "taken", "deliveries", "approvals", "tags"):
             tx.run_many(f"task.prune_{part}", [{"id": task_id} for task_id in page])
         rows = list(tx.rows("task.prune", {"ids": dumps(page)}))
         tx.moves += [Move(task_id, status, None) for task_id, status, _, _ in rows]

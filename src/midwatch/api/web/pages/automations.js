@@ -8,7 +8,7 @@ import { h, limitToFrame, renderRows, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import {
   createActionButton, createAgo, createCommand, createEmpty, createPageHead, createPanel, createSegments,
-  createSkeleton, setAttribute, showToast,
+  createSkeleton, createTagFilter, hasTags, setAttribute, showToast,
 } from "../parts.js";
 import {
   createDots, followEvents, formatAlert, formatPause, getName, RUN_KINDS, updateDots, updateItemStatus,
@@ -21,6 +21,7 @@ const LISTED = 200;
 export default async function renderAutomations(main, page) {
   page.setTitle("Automations");
   const status = page.search.get("status") ?? "";
+  const tag = page.search.getAll("tag");
   const list = h("ol.rows.automation-list", { "aria-label": "Automations" });
   const body = h("section.panel", list);
   const loading = h("section.panel", createSkeleton(8));
@@ -33,12 +34,13 @@ export default async function renderAutomations(main, page) {
   main.append(
     createPageHead("Automations",
       h("a.button.primary.action", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
-    createFilters(status), loading, content);
+    createFilters(status, tag), loading, content);
   const data = { all: new Map(), days: new Map() };
   const draw = limitToFrame(() => {
     if (!page.isCurrent() || !data.loaded) return;
     const rows = [...data.all.values()]
       .filter((automation) => (status ? automation.status === status : automation.status !== "deleted"))
+      .filter((automation) => hasTags(automation, tag))
       .sort((a, b) => (a.id < b.id ? 1 : -1));
     renderRows(list, rows, (automation) => automation.id, createRow,
       (node, automation) => updateRow(node, automation, data.days.get(automation.id)));
@@ -49,7 +51,7 @@ export default async function renderAutomations(main, page) {
     none.hidden = ahead;
     strip.hidden = !ahead;
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(createEmptyList(status));
+    if (!rows.length) body.append(createEmptyList(status || (tag.length ? "matching" : "")));
   });
   const startRequest = trackRequests();
   const read = async (id = null) => {
@@ -59,7 +61,7 @@ export default async function renderAutomations(main, page) {
         get(`/automations/${id}`).then((automation) => ({ automations: [automation] })), get(`/schedules/day?id=${id}`),
       ])
       : await Promise.all([
-        get(`/automations${buildQuery({ status, limit: LISTED })}`),
+        get(`/automations${buildQuery({ status, tag, limit: LISTED })}`),
         get(`/schedules/day${buildQuery({ status, limit: LISTED })}`),
       ]);
     if (!page.isCurrent()) return;
@@ -97,10 +99,11 @@ function createLane(automation, day) {
   };
 }
 
-function createFilters(status) {
-  const change = (name) => go(`/automations${buildQuery({ status: name })}`, { replace: true });
+function createFilters(status, tag) {
+  const change = (status, tag) => go(`/automations${buildQuery({ status, tag })}`, { replace: true });
   const choices = ["", ...STATUSES].map((name) => [name, name || "all"]);
-  return h("div.filters", createSegments("Status", choices, status, change));
+  return h("div.filters", createSegments("Status", choices, status, (name) => change(name, tag)),
+    createTagFilter(tag, (tags) => change(status, tags)));
 }
 
 function createEmptyList(status) {

@@ -8,7 +8,8 @@ import { UNKNOWN } from "../budget.js";
 import { formatDollars, formatTokens } from "../figures.js";
 import { icon } from "../icons.js";
 import {
-  createAgo, createCommand, createEmpty, createPageHead, createSegments, createSkeleton, setAttribute,
+  createAgo, createCommand, createEmpty, createPageHead, createSegments, createSkeleton, createTagFilter, hasTags,
+  setAttribute,
 } from "../parts.js";
 import {
   createMeter, followEvents, formatAlert, formatPause, getName, RUN_KINDS, updateItemStatus, updateMeter,
@@ -27,20 +28,21 @@ export const isOpenGoal = (goal) => OPEN.has(goal.status);
 export default async function renderGoals(main, page) {
   page.setTitle("Goals");
   const status = page.search.get("status") ?? "";
+  const tag = page.search.getAll("tag");
   const list = h("ol.rows.goal-list", { "aria-label": "Goals" });
   const body = h("section.panel", createSkeleton(5), list);
   main.append(
     createPageHead("Goals", h("a.button.primary.action", { href: "/goals/new" }, icon("plus"), h("span", "New goal"))),
-    createFilters(status), body);
+    createFilters(status, tag), body);
   const data = { all: new Map() };
   const draw = limitToFrame(() => {
     if (!page.isCurrent() || !data.loaded) return;
     const rows = [...data.all.values()]
-      .filter((goal) => !status || goal.status === status)
+      .filter((goal) => (!status || goal.status === status) && hasTags(goal, tag))
       .sort((a, b) => Number(isOpenGoal(b)) - Number(isOpenGoal(a)) || (a.id < b.id ? 1 : -1));
     renderRows(list, rows, (goal) => goal.id, createRow, updateRow);
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(createEmptyList(status));
+    if (!rows.length) body.append(createEmptyList(status || tag.length ? "matching" : ""));
   });
   const startRequest = trackRequests();
   const store = (goals, accept) => {
@@ -52,7 +54,7 @@ export default async function renderGoals(main, page) {
   };
   const read = async () => {
     const { accept } = startRequest();
-    store((await get(`/goals${buildQuery({ status, limit: LISTED })}`)).goals.filter((goal) =>
+    store((await get(`/goals${buildQuery({ status, tag, limit: LISTED })}`)).goals.filter((goal) =>
       !clearedIds.has(goal.id)), accept);
   };
   const clearedIds = new Set();
@@ -88,9 +90,11 @@ export default async function renderGoals(main, page) {
   await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
-function createFilters(status) {
-  const change = (name) => go(`/goals${buildQuery({ status: name })}`, { replace: true });
-  return h("div.filters", createSegments("Status", Object.entries(STATUSES), status, change));
+function createFilters(status, tag) {
+  const change = (status, tag) => go(`/goals${buildQuery({ status, tag })}`, { replace: true });
+  return h("div.filters",
+    createSegments("Status", Object.entries(STATUSES), status, (name) => change(name, tag)),
+    createTagFilter(tag, (tags) => change(status, tags)));
 }
 
 function createEmptyList(status) {

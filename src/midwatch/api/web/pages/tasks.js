@@ -5,8 +5,8 @@ import { go, showLoadFailure } from "../app.js";
 import { h, limitToFrame, renderRows, setText } from "../dom.js";
 import { applyEvent, createTask } from "../model.js";
 import {
-  createAgo, createCommand, createElapsed, createEmpty, createPageHead, createSkeleton, createStatus, formatPrompt,
-  runAction, updateElapsed, updateStatus,
+  createAgo, createCommand, createElapsed, createEmpty, createPageHead, createSkeleton, createStatus, createTagFilter,
+  formatPrompt, hasTags, runAction, updateElapsed, updateStatus,
 } from "../parts.js";
 import { stream } from "../stream.js";
 
@@ -88,7 +88,8 @@ function matches(filter, task) {
   return (!filter.status.length || filter.status.includes(task.status)) &&
     (!filter.agent || filter.agent === task.agent) &&
     (!filter.session_key || filter.session_key === task.session_key) &&
-    (!filter.creator || filter.creator === task.creator);
+    (!filter.creator || filter.creator === task.creator) &&
+    hasTags(task, filter.tag);
 }
 
 /** Read the filter from the address. */
@@ -98,6 +99,7 @@ function readFilter(search) {
     agent: search.get("agent") ?? "",
     session_key: search.get("session_key") ?? search.get("session") ?? "",
     creator: search.get("creator") ?? "",
+    tag: search.getAll("tag"),
   };
 }
 
@@ -130,11 +132,11 @@ function createFilters(filter) {
     names.replaceChildren(...agents.map((agent) => h("option", { value: agent.name })));
   }, { once: true });
   return h("div.filters", { role: "search" }, segments, agent, names, input("session_key", "Session"),
-    input("creator", "Creator"));
+    input("creator", "Creator"), createTagFilter(filter.tag, (tag) => change({ tag })));
 }
 
 function createEmptyList(filter) {
-  if (filter.status.length || filter.agent || filter.session_key || filter.creator) {
+  if (filter.status.length || filter.agent || filter.session_key || filter.creator || filter.tag.length) {
     return createEmpty("No matching tasks", "Clear the filters to see all tasks.",
       h("a.button", { href: "/tasks" }, "Clear filters"));
   }
