@@ -223,7 +223,6 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
         "path.automation_id": automations,
         "path.firing_id": firings,
         "path.trigger_id": [automation["triggers"][0]["id"] for automation in made],
-        "body.trigger_id": [None],
         "path.goal_id": goals[:20],
         f"{COMPLETE} path.goal_id": goals[20:25],
         f"{DELAY} path.goal_id": goals[25:],
