@@ -26,7 +26,9 @@ from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
 
-MINUTE = 60.0
+MINUTE, DAY = 60.0, 86400 * SECOND
+KEPT_OF_A_DAY = 100
+"""A skipped firing keeps its payload only if its trigger fired less often in a day, so that noise fills no disk."""
 MOST_IN_A_MINUTE = 60
 """How often a trigger fires in a minute at most, unless its option `per_minute` is lower."""
 
@@ -84,6 +86,9 @@ class Triggers:
             )
             if skipped is None and await self._store.count_waiting_firings(automation.id) >= MOST_WAITING:
                 skipped = f"{MOST_WAITING} firings of this automation wait already"
+            is_noise = skipped is not None or automation.status != "active"
+            if is_noise and await self._store.count_firings(trigger.id, now - DAY) >= KEPT_OF_A_DAY:
+                payload = None
             firing, step = record_firing(
                 automation, trigger, now, key=key, summary=summary, payload=payload, delay=delay, chain_id=chain_id,
                 skipped=skipped,
