@@ -20,7 +20,7 @@ from midwatch.domain.identity import AnyActor
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
-from midwatch.domain.trigger import MOST_WAITING, Firing, Trigger, record_firing
+from midwatch.domain.trigger import MOST_WAITING, PAYLOAD_SHOWN, Firing, Trigger, record_firing
 from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
@@ -254,5 +254,6 @@ class Triggers:
 
 
 def write_payload(payload: Any) -> str:
-    """Return a payload as JSON for people, in the order in which it was sent."""
-    return json.dumps(payload, indent=2, ensure_ascii=False)
+    """Return a payload as JSON, in the order in which it was sent. Lines and indents are added if it is short."""
+    text = json.dumps(payload, ensure_ascii=False)
+    return json.dumps(payload, indent=2, ensure_ascii=False) if len(text) <= PAYLOAD_SHOWN else text

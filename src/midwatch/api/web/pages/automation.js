@@ -46,7 +46,8 @@ export default async function renderAutomation(main, page) {
       : [{ triggers: [] }, { firings: [] }];
     if (!accept()) return;
     Object.assign(data, { automation, runs: history.runs, ...fired[0], ...fired[1] });
-    data.when = [days.days[0]?.when, formatTriggers(automation)].filter(Boolean).join(", ");
+    const timed = ["at", "every", "cron"].some((name) => (automation.schedule[name] ?? null) !== null);
+    data.when = [timed && days.days[0]?.when, formatTriggers(automation)].filter(Boolean).join(", ");
     draw();
   };
   const taskIds = new Set();
