@@ -127,7 +127,8 @@ function readForm(form) {
 
 /** Split the values of the form into the schedule for the request and the rest. */
 function splitValues({ kind, times, zone, ...rest }) {
-  return [{ ...(kind === "none" ? {} : { [kind]: times.trim() }), ...(zone.trim() ? { zone: zone.trim() } : {}) }, rest];
+  const moment = kind === "none" ? {} : { [kind]: times.trim() };
+  return [{ ...moment, ...(zone.trim() ? { zone: zone.trim() } : {}) }, rest];
 }
 
 function buildBody(values) {
