@@ -253,7 +253,8 @@ async def test_a_due_run_replaces_a_running_one(home: Path) -> None:
     clock, channel, first_only = FakeClock(START), RecordingChannel("there"), asyncio.Event()
     agent = ScriptedAgent(wait_for(first_only), name="it")
     async with open_desk(home, clock, agent, there=channel) as desk:
-        automation = await desk.automations.create("look", agent="it", every="1h", route="there", overlap="replace")
+        about = {"route": "there", "notices": "all"}
+        automation = await desk.automations.create("look", agent="it", every="1h", overlap="replace", **about)
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))

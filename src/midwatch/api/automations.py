@@ -11,7 +11,19 @@ from midwatch.api.dependencies import Caller, DeskDep, IdempotencyKey, add_key
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
-from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, ImportPage, PreviewInfo, RunPage
+from midwatch.desk.desk import Desk
+from midwatch.domain.automation import Automation
+from midwatch.domain.identity import Actor
+from midwatch.domain.trigger import list_new_webhooks
+from midwatch.wire.automations import (
+    AutomationInfo,
+    AutomationPage,
+    ChangedAutomation,
+    DayPage,
+    ImportPage,
+    PreviewInfo,
+    RunPage,
+)
 from midwatch.wire.tasks import TaskInfo
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": AutomationInfo}}
@@ -30,15 +42,15 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
     )
 
 
-@router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
+@router.post("/automations", status_code=201, responses={201: {"model": ChangedAutomation}})
 @needs("submit")
 async def create(
     desk: DeskDep, actor: Caller, body: bodies.AutomationBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
-    """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
+    """Create an automation. Give exactly one of `at`, `every` and `cron`, or `triggers`. Shows secrets of webhooks."""
     fields = add_key(body.model_dump(exclude_unset=True), idempotency_key)
     automation = await desk.automations.create(actor=actor, **fields)
-    return reply_created("automations", await desk.automations.describe(automation, actor=actor))
+    return reply_created("automations", await describe_change(desk, None, automation, actor))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -64,13 +76,20 @@ async def show(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor), actor=actor))
 
 
-@router.patch("/automations/{automation_id}", responses=ONE)
+@router.patch("/automations/{automation_id}", responses={200: {"model": ChangedAutomation}})
 @needs("manage")
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
     """Change some fields of an automation. With `revision`, the change fails if the automation has another revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
+    before = await desk.automations.get(automation_id, actor=actor)
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
-    return Json(await desk.automations.describe(automation, actor=actor))
+    return Json(await describe_change(desk, before, automation, actor))
+
+
+async def describe_change(desk: Desk, before: Automation | None, after: Automation, actor: Actor) -> dict[str, Any]:
+    """Return an automation that was just created or changed as JSON, with the secrets of its new webhooks."""
+    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(before, after))
+    return {**await desk.automations.describe(after, actor=actor), **({"webhooks": webhooks} if webhooks else {})}
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)

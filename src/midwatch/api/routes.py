@@ -24,11 +24,12 @@ from midwatch.api import (
     tasks,
     terminals,
     tool_calls,
+    triggers,
     worktrees,
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, declarations, budgets, handoffs,
+    system, now, tasks, terminals, sessions, worktrees, automations, triggers, goals, declarations, budgets, handoffs,
     events, approvals, rules, hooks, tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Desk(Foundation):
             calendars=settings.list_calendars(),
             plan=plan,
         )
-        self.triggers = Triggers(store, clock)
+        self.triggers = Triggers(store, clock, self.find_public_url)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route, settings.list_calendars())
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

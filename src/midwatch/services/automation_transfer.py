@@ -26,7 +26,7 @@ from midwatch.domain.notice import CheckRoute
 from midwatch.domain.run_env import check_env, restore_env
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
-from midwatch.domain.trigger import define, write_triggers
+from midwatch.domain.trigger import define, list_new_secrets, write_triggers
 from midwatch.services.authorization import allows, authorize, own_record
 from midwatch.services.automations import check_automation, create_automation, find_automation, refuse_taken_name
 from midwatch.services.records import apply_with_retry
@@ -52,6 +52,8 @@ class ImportResult(NamedTuple):
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
+    new_webhooks: tuple[str, ...] = ()
+    """The ids of the webhooks that got a new secret. An export has no secrets."""
 
 
 class AutomationTransfer:
@@ -97,7 +99,7 @@ class AutomationTransfer:
             for shot in shots:
                 step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
-                results.append(ImportResult(str(shot["id"]), what))
+                results.append(ImportResult(str(shot["id"]), what, list_new_secrets(step)))
             return results, changes
 
         return await apply_with_retry(self._store, "one of the automations", compute)
@@ -111,7 +113,7 @@ class AutomationTransfer:
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             again = name_again(route) if route else shot.get("route")
-            values = await self._check_values({**shot, "route": again})
+            values = await self._check_values({**shot, "route": again}, current)
             await refuse_taken_name(self._store, shot["id"], values.get("name"))
             if "env" in values:
                 check_env(values["env"])
@@ -128,8 +130,11 @@ class AutomationTransfer:
             raise
         return changes, "same" if changes == Changes() else "changed"
 
-    async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home."""
+    async def _check_values(self, shot: Mapping[str, Any], current: Automation | None) -> dict[str, Any]:
+        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home.
+
+        A trigger that the `current` automation does not have gets a new id: its old one may be taken.
+        """
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
         values["agent"] = await self._tasks.check_agent(values["agent"])
@@ -139,7 +144,7 @@ class AutomationTransfer:
             if name in values:
                 values[name] = tuple(values[name])
         if "triggers" in values:
-            values["triggers"] = define(values["triggers"], self._clock.now(), values["triggers"])
+            values["triggers"] = define(values["triggers"], self._clock.now(), current.triggers if current else ())
         Timetable.make(
             Schedule.from_data(values["schedule"]), values.get("days_off", ()), values.get("quiet_hours", ()),
             self._calendars,

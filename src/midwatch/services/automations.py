@@ -29,7 +29,7 @@ from midwatch.domain.run_env import change_env, check_env, hide_env, show_env
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.trigger import define, write_triggers
+from midwatch.domain.trigger import define, read_secrets, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
 from midwatch.services.records import ManagedRecords, apply_with_retry, find_first, mark_request, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
@@ -117,7 +117,9 @@ class Automations(ManagedRecords[Automation]):
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         chosen = {name: wish.pop(name) for name in TIMES if name in wish}
         zone = find_zone(wish.pop("zone", None) or host_zone()).key
-        wish["triggers"] = define(wish.get("triggers", ()), now)
+        entries = wish.get("triggers", ())
+        wish["triggers"] = define(entries, now)
+        secrets = read_secrets(entries, wish["triggers"])
         timed = chosen or not wish["triggers"]
         times = Schedule.make(zone=zone, anchor=now, **chosen) if timed else Schedule(zone=zone)
         if times.at is not None and times.at <= now:
@@ -143,7 +145,7 @@ class Automations(ManagedRecords[Automation]):
         self._check_runs(automation, now)
         if declared is None:
             await refuse_taken_name(self._store, automation.id, automation.name)
-        changes = create_automation(automation, now, creator)
+        changes = create_automation(automation, now, creator, secrets)
         return automation, changes.plus(Changes(sessions=await self._continue_thread(automation, now)))
 
     async def get(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
@@ -280,7 +282,9 @@ class Automations(ManagedRecords[Automation]):
         changed = {name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)}
         payload = AutomationChanged(automation_id=automation.id, fields=tuple(sorted(values)), status=after.status)
         step = change_record(automation, payload, now, actor_name(actor), **changed)
-        return replace(after, revision=automation.revision + 1), step.plus(write_triggers(automation, after, now))
+        secrets = read_secrets(values["triggers"] or (), after.triggers) if "triggers" in values else None
+        step = step.plus(write_triggers(automation, after, now, secrets))
+        return replace(after, revision=automation.revision + 1), step
 
     async def pause(
         self, automation_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
@@ -492,14 +496,16 @@ async def refuse_taken_name(store: Store, automation_id: str, name: str | None) 
             raise Conflict(f"automation {other.id} has the name {name!r} already; choose another name, or rename it.")
 
 
-def create_automation(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Return the changes that create an automation."""
+def create_automation(
+    automation: Automation, now: int, actor: str | None, secrets: Mapping[str, str] | None = None
+) -> Changes:
+    """Return the changes that create an automation. `secrets` are chosen secrets of webhooks, by id."""
     payload = AutomationCreated(
         automation_id=automation.id, title=automation.label, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
     )  # fmt: skip
     created = Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))
-    return created.plus(write_triggers(None, automation, now))
+    return created.plus(write_triggers(None, automation, now, secrets))
 
 
 def check_automation(automation: Automation) -> None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
 from midwatch.domain.automation import Automation
 from midwatch.domain.fields import AT, Example
 from midwatch.wire.shapes import shape_of
+from midwatch.wire.triggers import WebhookInfo
 
 WHEN = "at 09:00 on Monday through Friday"
 NEXT_RUNS = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
 
 
-@shape_of(
-    Automation,
-    zone=Annotated[str, Example("Europe/Berlin")],
-    running=Annotated[bool, Example(False)],
-    next_runs=Annotated[list[str], Example(NEXT_RUNS)],
-    problem=Annotated[str | None, Example(None)],
-)
+MORE: dict[str, Any] = {
+    "zone": Annotated[str, Example("Europe/Berlin")],
+    "running": Annotated[bool, Example(False)],
+    "next_runs": Annotated[list[str], Example(NEXT_RUNS)],
+    "problem": Annotated[str | None, Example(None)],
+}
+
+
+@shape_of(Automation, **MORE)
 class AutomationInfo(dict[str, Any]):
-    """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""
+    """An automation as JSON. `schedule` has one of at, every (seconds) and cron, or none if only triggers start it."""
+
+
+@shape_of(Automation, **MORE, webhooks=NotRequired[list[WebhookInfo]])
+class ChangedAutomation(AutomationInfo):
+    """An automation that was created or changed. `webhooks` are its new webhooks with their secrets, if any."""
 
 
 class AutomationPage(TypedDict):
@@ -36,6 +44,8 @@ class ImportInfo(TypedDict):
 
     id: Annotated[str, Example("am_1")]
     what: Annotated[str, Example("made")]
+    new_webhooks: list[str]
+    """The webhooks that got a new secret, because an export has none."""
 
 
 class ImportPage(TypedDict):
