@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import Conflict, LimitReached, NotFound
+from midwatch.domain.changes import Changes
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
@@ -18,6 +19,7 @@ from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
 
 MINUTE = 60.0
+NOTHING = Changes()
 MOST_IN_A_MINUTE = 60
 """How often a trigger fires in a minute at most, unless its option `per_minute` is lower."""
 
@@ -45,17 +47,22 @@ class Triggers:
         payload: str | None = None,
         delay: float = 0.0,
         chain_id: str | None = None,
+        path: tuple[str, ...] = (),
         skipped: str | None = None,
+        also: Changes = NOTHING,
+        limited: bool = True,
     ) -> Recorded:
         """Store the firing of a trigger for the cause `key`. If it fired for this cause before, return that firing.
 
+        `also` is written in the same transaction. Without `limited`, the number of firings in a minute has no limit.
         Raise LimitReached if the trigger fires too often. If too many firings wait, this one is stored as skipped.
         """
         for _ in range(TRIES):
             if found := await self._store.find_firing(trigger.id, key):
                 return Recorded(found, False)
             now = self._clock.now()
-            await self._check_rate(trigger, now)
+            if limited:
+                await self._check_rate(trigger, now)
             automation = require(
                 await self._store.get_automation(trigger.automation_id), "automation", trigger.automation_id
             )
@@ -63,10 +70,10 @@ class Triggers:
                 skipped = f"{MOST_WAITING} firings of this automation wait already"
             firing, step = record_firing(
                 automation, trigger, now, key=key, summary=summary, payload=payload, delay=delay, chain_id=chain_id,
-                skipped=skipped,
+                path=path, skipped=skipped,
             )  # fmt: skip
             with suppress(Conflict):  # another process stored the same firing
-                await self._store.apply(step)
+                await self._store.apply(step.plus(also))
                 return Recorded(firing, True)
         raise Conflict(f"trigger {trigger.id} keeps changing; try again.")
 
