@@ -18,6 +18,7 @@ from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update, event_about
 from midwatch.domain.event import AutomationTriggered
 from midwatch.domain.fields import AT, Example, Hidden, JsonRecord
+from midwatch.domain.trigger_options import check_options
 
 if TYPE_CHECKING:
     from midwatch.domain.automation import Automation
@@ -156,7 +157,8 @@ def define(entries: Collection[Any], now: int, old: Collection[Mapping[str, Any]
     for entry in entries:
         if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS:
             raise InvalidInput(f"a trigger needs a `kind`: one of {', '.join(KINDS)}.", field="triggers")
-        options = {name: value for name, value in entry.items() if name not in ("id", "secret")}
+        given = {name: value for name, value in entry.items() if name not in ("id", "secret")}
+        options = {"kind": entry["kind"], **check_options(entry["kind"], given)}
         taken = {trigger["id"] for trigger in defined}
         trigger_id = entry.get("id") if entry.get("id") in known else None
         equal = (key for key, was in known.items() if {**was, "id": None} == {**options, "id": None})
