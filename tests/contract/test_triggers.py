@@ -138,7 +138,7 @@ async def test_triggers_follow_their_definitions_and_are_pruned(desk: Desk) -> N
     assert isinstance(automation, Automation)
     assert [trigger.id for trigger in await desk.store.list_triggers(["webhook"])] == ["tr_1"]
     changed = define(
-        [{"kind": "webhook", "sign": "github"}, {"kind": "git", "branch": "main"}], NOW, automation.triggers
+        [{"kind": "webhook", "sign": "github"}, {"kind": "git", "repository": "/srv/app"}], NOW, automation.triggers
     )
     assert changed[0] == WEBHOOK, "an equal definition keeps its id"
     after = replace(automation, triggers=(changed[1],))

@@ -22,17 +22,21 @@ from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
 from midwatch.live.event_logs import EventLogWriter
 from midwatch.live.telemetry import ENDS, Telemetry, Workflows
+from midwatch.live.trigger_events import TriggerEvents
 from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
+from midwatch.loops.triggers import TriggerWatch
 from midwatch.programs.cgroup import remove_leftovers
+from midwatch.programs.git_branch import GitBranches
 from midwatch.programs.reaper import identify, reap
 from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
 from midwatch.services.agent_registry import describe_offer
+from midwatch.services.chains import Chains
 
 FOREIGN = "foreign"
 """The topic that is added to a commit of another process."""
@@ -115,6 +119,7 @@ class Crew:
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
             desk.handoffs.expire, nap=pace.nap,
         )  # fmt: skip
+        self.trigger_watch = self._build_trigger_watch()
         desk.registry.on_change(self._offer_agents)
 
     def parts(self) -> list[Part]:
@@ -135,8 +140,18 @@ class Crew:
         ]
         if role != "run":  # this role runs only its own task, not tasks of automations
             parts.append(_loop(self.scheduler, "automation", "firing", "goal", "session", "handoff"))
+            parts.append(_loop(self.trigger_watch, "automation"))
         parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
         return parts
+
+    def _build_trigger_watch(self) -> TriggerWatch:
+        desk, leads = self._desk, self.engine.leads
+        chains = Chains(desk.store, desk.clock, desk.triggers)
+        events = TriggerEvents(desk.store, desk.subscriptions, chains.find_kinds, chains.take, leads)
+        branches = GitBranches(home=str(desk.home.path), filters=desk.settings.git_filters)
+        return TriggerWatch(
+            desk.store, desk.clock, leads, desk.triggers, branches, events.follow, nap=self._pace.nap
+        )  # fmt: skip
 
     def _build_engine(self) -> Engine:
         desk, worker = self._desk, self.worker
@@ -157,7 +172,7 @@ class Crew:
 
     def _take_lead(self) -> None:
         """Wake the loops, because this process became the leader."""
-        for loop in (self.courier, self.rescuer, self.pruner, self.scheduler):
+        for loop in (self.courier, self.rescuer, self.pruner, self.scheduler, self.trigger_watch):
             loop.wake()
 
     def _offer_agents(self) -> None:
@@ -215,7 +230,7 @@ class Crew:
             )
 
 
-def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:
+def _loop(loop: Courier | Pruner | Rescuer | Scheduler | TriggerWatch, *topics: str) -> Part:
     return Part(loop.start, loop.stop, lambda woken_by: loop.wake(), frozenset(topics))
 
 

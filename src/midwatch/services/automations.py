@@ -27,6 +27,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.trigger import define, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
+from midwatch.services.chain_links import check_links, resolve_links
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
 from midwatch.services.rule_levels import inherit_rules
@@ -84,7 +85,7 @@ class Automations(ManagedRecords[Automation]):
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         chosen = {name: wish.pop(name) for name in TIMES if name in wish}
         zone = find_zone(wish.pop("zone", None) or host_zone()).key
-        wish["triggers"] = define(wish.get("triggers", ()), now)
+        wish["triggers"] = define(await resolve_links(self._store, wish.get("triggers", ()), actor), now)
         timed = chosen or not wish["triggers"]
         times = Schedule.make(zone=zone, anchor=now, **chosen) if timed else Schedule(zone=zone)
         if times.at is not None and times.at <= now:
@@ -187,6 +188,8 @@ class Automations(ManagedRecords[Automation]):
             raise InvalidInput(f"`{empty[0]}` cannot be null; leave it out, or give it a value.", field=empty[0])
         if "agent" in values:
             values = {**values, "agent": await self._tasks.check_agent(values["agent"])}
+        if values.get("triggers"):
+            values = {**values, "triggers": await resolve_links(self._store, values["triggers"], actor)}
 
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
@@ -194,6 +197,8 @@ class Automations(ManagedRecords[Automation]):
                 authorize(actor, "manage", Owner(automation.creator))
             after = self._apply_patch(automation, values, now)
             self._check(after)
+            if "triggers" in values:
+                await check_links(self._store, {after.id: after.triggers})
             names = (field.name for field in fields(after))
             changed = {
                 name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)
@@ -221,6 +226,8 @@ class Automations(ManagedRecords[Automation]):
         async def change(automation: Automation, now: int) -> Changes:
             if automation.status == "active":
                 return Changes()
+            if automation.status == "deleted":
+                await check_links(self._store, {automation.id: automation.triggers})
             return steps.resume_automation(automation, now, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
