@@ -11,7 +11,16 @@ from midwatch.api.dependencies import Caller, DeskDep
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
-from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, ImportPage, PreviewInfo, RunPage
+from midwatch.domain.trigger import list_new_webhooks
+from midwatch.wire.automations import (
+    AutomationInfo,
+    AutomationPage,
+    ChangedAutomation,
+    DayPage,
+    ImportPage,
+    PreviewInfo,
+    RunPage,
+)
 from midwatch.wire.tasks import TaskInfo
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": AutomationInfo}}
@@ -28,12 +37,13 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
     return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
-@router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
+@router.post("/automations", status_code=201, responses={201: {"model": ChangedAutomation}})
 @needs("submit")
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
-    """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
+    """Create an automation. Give exactly one of `at`, `every` and `cron`, or `triggers`. Shows secrets of webhooks."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return reply_created("automations", await desk.automations.describe(automation))
+    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(None, automation))
+    return reply_created("automations", {**await desk.automations.describe(automation), "webhooks": webhooks})
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -59,13 +69,15 @@ async def show(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor)))
 
 
-@router.patch("/automations/{automation_id}", responses=ONE)
+@router.patch("/automations/{automation_id}", responses={200: {"model": ChangedAutomation}})
 @needs("manage")
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
     """Change some fields of an automation. With `revision`, the change fails if the automation has another revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
+    before = await desk.automations.get(automation_id, actor=actor)
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
-    return Json(await desk.automations.describe(automation))
+    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(before, automation))
+    return Json({**await desk.automations.describe(automation), "webhooks": webhooks})
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)

@@ -362,6 +362,13 @@ class HistoryQuery(Strict):
     limit: int = Field(20, ge=1, le=200)
 
 
+class TriggerTestBody(Strict):
+    """A trigger to fire by hand, with a payload."""
+
+    trigger_id: str | None = Field(None, max_length=100, description="Default: the first trigger.")
+    payload: Annotated[Any, AfterValidator(check_json)] = Field(None, examples=[{"action": "opened"}])
+
+
 class PreviewQuery(Strict):
     """A schedule to preview: exactly one of `at`, `every` and `cron`."""
 

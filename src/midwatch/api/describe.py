@@ -45,7 +45,7 @@ MORE = {
     "POST /api/v1/rules/test": ("404",),
     "GET /api/v1/sessions/{key}/screen": ("409",),
 }
-OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
+OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in", "POST /api/v1/hooks/{trigger_id}"})
 """The operations that need no token."""
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
 
@@ -146,6 +146,6 @@ def _list_problems(route: str, operation: dict[str, Any]) -> list[str]:
         statuses |= {"404"}
     if operation.get("parameters") or "requestBody" in operation:
         statuses |= {"422"}
-    if route not in OPEN or route.endswith("/sign-in"):
+    if route not in OPEN or route.startswith("POST "):
         statuses |= {"401"}
     return sorted(statuses)

@@ -31,6 +31,9 @@ LONG_BODIES = re.compile(r"/api/v1/(tasks|handoffs|tool_calls/check|(sessions|au
 """Paths of requests with a text of a person or an agent, such as a file that a tool writes. The bodies of all other
 requests are short."""
 MAX_STRANGERS_BODY = 4096
+WEBHOOKS = re.compile(r"/api/v1/hooks/[^/]*")
+"""Paths of deliveries to webhooks. Their routes check the signature before they read anything of the body."""
+MAX_DELIVERY = 1024 * 1024
 MAX_UPLOAD = 11 * 1024 * 1024
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -155,7 +158,7 @@ class _TooLarge(Exception):
 async def _read_whole_body(call: Call, request: Request, actor: Actor | None) -> bytes:
     """Return the body of a request, or raise _TooLarge. Requests without an actor have a low limit."""
     if actor is None:
-        limit = MAX_STRANGERS_BODY
+        limit = MAX_DELIVERY if WEBHOOKS.fullmatch(call.path) else MAX_STRANGERS_BODY
     elif call.is_for_agentapi:
         limit = MAX_UPLOAD if call.path.endswith("/upload") else MAX_BODY
     else:
@@ -187,9 +190,10 @@ def _check_media(call: Call, body: bytes) -> None:
     """Raise UnsupportedMediaType if a body is not declared as JSON, InvalidInput if it has too many values.
 
     This protects against forms on pages of other sites: a form cannot send JSON. The routes of agentapi also accept
-    forms and bodies without a type; there only the check of cookies in `_check_actor` protects.
+    forms and bodies without a type; there only the check of cookies in `_check_actor` protects. Deliveries to webhooks
+    are no matter of a browser's rights: their signature is checked.
     """
-    if call.is_for_agentapi:
+    if call.is_for_agentapi or WEBHOOKS.fullmatch(call.path):
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType("the body must be JSON; send `content-type: application/json`.", field="body")

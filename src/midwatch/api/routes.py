@@ -23,12 +23,13 @@ from midwatch.api import (
     tasks,
     terminals,
     tool_calls,
+    triggers,
     worktrees,
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, budgets, handoffs, events, approvals, rules,
-    hooks, tool_calls, agents, deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, triggers, goals, budgets, handoffs, events, approvals,
+    rules, hooks, tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

@@ -104,6 +104,9 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="Address that the server listens on. Default with `expose`: all.")
     port: int = Field(7171, ge=0, le=65535, description="Port that the server listens on; 0 takes a free one.")
     expose: bool = Field(False, description="Let other machines connect; without it `host` must be a loopback address.")
+    public_url: Annotated[str, AfterValidator(_check_origin)] | None = Field(
+        None, description="Address at which other machines reach the server, for the addresses of webhooks."
+    )
     max_connections: int = Field(1000, ge=1, le=100_000, description="Maximum number of open connections.")
     loop_limit: Seconds = Field(
         60.0, ge=0, description="The server ends if its event loop stands still for this time; 0 means never."

@@ -60,7 +60,7 @@ class Desk(Foundation):
         self.automations = Automations(
             store, clock, self.tasks, terms_of, check_route, settings.notify, submitter=self.id
         )
-        self.triggers = Triggers(store, clock)
+        self.triggers = Triggers(store, clock, self.find_public_url)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

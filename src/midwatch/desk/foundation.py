@@ -88,6 +88,11 @@ class Foundation:
         """Count that the event loop of the server stood still."""
         self.standstills += 1
 
+    def find_public_url(self) -> str:
+        """Return the address at which others reach this server: the setting `public_url`, or the server's address."""
+        port = self.settings.port
+        return self.settings.public_url or self._find_url() or f"http://{self.settings.host}:{port}"
+
     def child_env(self) -> dict[str, str]:
         """Return the environment variable with the address of this desk, for the programs of agents."""
         url = self._find_url()

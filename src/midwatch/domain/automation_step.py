@@ -113,7 +113,8 @@ def run_now(
 
 def start_firing(automation: Automation, firing: Firing, now: int, terms: AgentTerms) -> Changes:
     """Start the run of a firing."""
-    data = fence(firing.payload, f"{firing.kind}: {firing.summary}", PAYLOAD_SHOWN) if firing.payload else None
+    text = f"{firing.summary}\n\n{firing.payload}"  # a stranger may have written both
+    data = fence(text, f"from a {firing.kind} trigger", PAYLOAD_SHOWN) if firing.payload else None
     task = build_run(automation, now, now, terms, key=f"{automation.id}@{firing.id}", jitter=False, data=data)
     step = _start_run(automation, task, now, firing.due_at, automation.next_run_at, (), firing_id=firing.id)
     return step.plus(Changes(updates=(end_firing(firing, now, task_id=task.id),)))

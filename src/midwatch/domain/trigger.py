@@ -19,6 +19,7 @@ from midwatch.domain.changes import Changes, Update, event_about
 from midwatch.domain.event import AutomationTriggered
 from midwatch.domain.fields import AT, Example, Hidden, JsonRecord
 from midwatch.domain.trigger_options import check_options
+from midwatch.domain.webhook import check_secret, make_secret
 
 if TYPE_CHECKING:
     from midwatch.domain.automation import Automation
@@ -160,7 +161,7 @@ def define(entries: Collection[Any], now: int, old: Collection[Mapping[str, Any]
         given = {name: value for name, value in entry.items() if name not in ("id", "secret")}
         options = {"kind": entry["kind"], **check_options(entry["kind"], given)}
         taken = {trigger["id"] for trigger in defined}
-        trigger_id = entry.get("id") if entry.get("id") in known else None
+        trigger_id = entry.get("id") if known.get(entry.get("id"), {}).get("kind") == entry["kind"] else None
         equal = (key for key, was in known.items() if {**was, "id": None} == {**options, "id": None})
         trigger_id = trigger_id or next((key for key in equal if key not in taken), None) or new_id("tr", now)
         if trigger_id in taken:
@@ -169,12 +170,40 @@ def define(entries: Collection[Any], now: int, old: Collection[Mapping[str, Any]
     return tuple(defined)
 
 
-def write_triggers(before: Automation | None, after: Automation, now: int) -> Changes:
-    """Return the changes that give the rows of an automation's triggers the definitions of the changed automation."""
+def read_secrets(entries: Collection[Any], defined: Collection[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the secrets in the definitions that a person gave, by the ids of the triggers that `define` returned."""
+    secrets = {}
+    for entry, trigger in zip(entries, defined, strict=True):
+        if entry.get("secret") is None:
+            continue
+        if trigger["kind"] != "webhook":
+            raise InvalidInput(f"a {trigger['kind']} trigger has no secret; leave it out.", field="triggers")
+        secrets[trigger["id"]] = check_secret(entry["secret"], trigger["sign"])
+    return secrets
+
+
+def list_new_webhooks(before: Automation | None, after: Automation) -> list[str]:
+    """Return the ids of the webhooks that get a new secret: the new ones, and those that are signed in another way."""
+    signs = {entry["id"]: entry.get("sign") for entry in before.triggers} if before else {}
+    webhooks = [entry for entry in after.triggers if entry["kind"] == "webhook"]
+    return [entry["id"] for entry in webhooks if signs.get(entry["id"], "") != entry.get("sign")]
+
+
+def write_triggers(
+    before: Automation | None, after: Automation, now: int, secrets: Mapping[str, str] | None = None
+) -> Changes:
+    """Return the changes that give the rows of an automation's triggers the definitions of the changed automation.
+
+    `secrets` are secrets of webhooks that a person chose, by the id of the trigger. A new webhook without one gets a
+    new secret.
+    """
+    secrets = {**{key: make_secret() for key in list_new_webhooks(before, after)}, **(secrets or {})}
     old = {entry["id"]: entry for entry in before.triggers} if before else {}
     new = {entry["id"]: entry for entry in after.triggers}
     records = tuple(
-        Trigger(id=key, automation_id=after.id, kind=entry["kind"], options=entry, created_at=now)
+        Trigger(
+            id=key, automation_id=after.id, kind=entry["kind"], options=entry, secret=secrets.get(key), created_at=now
+        )
         for key, entry in new.items()
         if key not in old
     )
@@ -183,6 +212,7 @@ def write_triggers(before: Automation | None, after: Automation, now: int) -> Ch
         for key, entry in new.items()
         if key in old and old[key] != entry
     )
+    updates += tuple(Update("trigger", key, {"secret": secret}, {}) for key, secret in secrets.items() if key in old)
     removed = tuple(Update("trigger", key, {"removed_at": now, "secret": None}, {}) for key in old.keys() - new.keys())
     return Changes(records=records, updates=updates + removed)
 

@@ -25,7 +25,7 @@ from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.trigger import define, write_triggers
+from midwatch.domain.trigger import define, read_secrets, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
 from midwatch.services.chain_links import check_links, resolve_links
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
@@ -85,7 +85,9 @@ class Automations(ManagedRecords[Automation]):
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         chosen = {name: wish.pop(name) for name in TIMES if name in wish}
         zone = find_zone(wish.pop("zone", None) or host_zone()).key
-        wish["triggers"] = define(await resolve_links(self._store, wish.get("triggers", ()), actor), now)
+        entries = await resolve_links(self._store, wish.get("triggers", ()), actor)
+        wish["triggers"] = define(entries, now)
+        secrets = read_secrets(entries, wish["triggers"])
         timed = chosen or not wish["triggers"]
         times = Schedule.make(zone=zone, anchor=now, **chosen) if timed else Schedule(zone=zone)
         if times.at is not None and times.at <= now:
@@ -107,7 +109,7 @@ class Automations(ManagedRecords[Automation]):
         )  # fmt: skip
         automation = normalise(draft)
         self._check(automation)
-        changes = create_automation(automation, now, creator)
+        changes = create_automation(automation, now, creator, secrets)
         await self._store.apply(changes.plus(Changes(sessions=await self._continue_thread(automation, now))))
         return automation
 
@@ -205,7 +207,8 @@ class Automations(ManagedRecords[Automation]):
             }
             payload = AutomationChanged(automation_id=automation.id, fields=tuple(sorted(values)), status=after.status)
             step = change_record(automation, payload, now, actor_name(actor), **changed)
-            return step.plus(write_triggers(automation, after, now))
+            secrets = read_secrets(values["triggers"] or (), after.triggers) if "triggers" in values else None
+            return step.plus(write_triggers(automation, after, now, secrets))
 
         return await self._change(automation_id, change, actor, revision)
 
@@ -373,14 +376,16 @@ def _refuse_deleted(automation: Automation) -> None:
         raise Conflict(f"automation {automation.id} is deleted; restore it with `midwatch automation resume`.")
 
 
-def create_automation(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Return the changes that create an automation."""
+def create_automation(
+    automation: Automation, now: int, actor: str | None, secrets: Mapping[str, str] | None = None
+) -> Changes:
+    """Return the changes that create an automation. `secrets` are chosen secrets of webhooks, by id."""
     payload = AutomationCreated(
         automation_id=automation.id, title=automation.name, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
     )  # fmt: skip
     created = Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))
-    return created.plus(write_triggers(None, automation, now))
+    return created.plus(write_triggers(None, automation, now, secrets))
 
 
 def check_automation(automation: Automation) -> None:

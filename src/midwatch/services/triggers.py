@@ -5,16 +5,24 @@ The records are in `midwatch.domain.trigger`. The scheduler starts the runs.
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from midwatch.base.clock import SECOND, Clock
-from midwatch.base.errors import Conflict, LimitReached, NotFound
-from midwatch.domain.changes import Changes
+from midwatch.base.clock import SECOND, Clock, iso
+from midwatch.base.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound, Unauthorized
+from midwatch.base.ids import new_id
+from midwatch.domain.automation import Automation
+from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.domain.trigger import MOST_WAITING, Firing, Trigger, record_firing
+from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
+from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
 
@@ -31,12 +39,26 @@ class Recorded(NamedTuple):
     created: bool
 
 
-class Triggers:
-    """Service: the triggers of automations and their firings."""
+NOBODY = Trigger(id="", automation_id="", kind="webhook", options={"sign": "github"}, secret=make_secret())
+"""The webhook whose signature is checked if there is no webhook with an id, so that both take the same time."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+
+class Delivered(NamedTuple):
+    """What a delivery to a webhook did: it fired, it did not pass the filter, or it was only a test of the sender."""
+
+    status: Literal["fired", "filtered", "ping"]
+    firing: Firing | None = None
+    created: bool = False
+
+
+class Triggers:
+    """Service: the triggers of automations and their firings. `find_url` returns the address of the server."""
+
+    def __init__(self, store: Store, clock: Clock, find_url: Callable[[], str] = lambda: "") -> None:
         self._store = store
         self._clock = clock
+        self._find_url = find_url
+        self._counting = asyncio.Lock()
 
     async def fire(
         self,
@@ -82,6 +104,116 @@ class Triggers:
         if await self._store.count_firings(trigger.id, now - int(MINUTE * SECOND)) >= most:
             raise LimitReached(f"trigger {trigger.id} fired {most} times in a minute; try again later.")
 
+    # -- webhooks ------------------------------------------------------------------------------------------------------
+
+    async def check_delivery(self, trigger_id: str, headers: Headers, body: bytes) -> Trigger:
+        """Return the webhook with this id. Raise Unauthorized if there is none, or if its secret did not sign the body.
+
+        Both errors are the same, so that nobody can find out which webhooks exist. Names of headers are in lower case.
+        """
+        found = await self._store.get_trigger(trigger_id)
+        trigger = found if found is not None and found.kind == "webhook" and found.secret else NOBODY
+        signed = is_signed(trigger.options, trigger.secret or "", headers, body, self._clock.now())
+        if not signed or trigger is NOBODY:
+            raise Unauthorized(
+                "the delivery is not signed by the secret of this webhook, or it is too old; check its address, its "
+                "secret and the clocks."
+            )
+        return trigger
+
+    async def deliver(self, trigger: Trigger, headers: Headers, body: bytes, payload: Any) -> Delivered:
+        """Fire a webhook for a delivery that `check_delivery` accepted, unless its filter does not let it pass."""
+        if trigger.options.get("sign") == "github" and headers.get("x-github-event") == "ping":
+            return Delivered("ping")
+        summary = summarise(payload, headers)
+        if unmet := find_unmet(trigger.options.get("filter", ()), payload, headers):
+            await self._count_filtered(trigger, summary, unmet)
+            return Delivered("filtered")
+        key = find_delivery_id(trigger.options, headers, body)
+        fired = await self.fire(trigger, key=key, summary=summary, payload=write_payload(payload))
+        return Delivered("fired", *fired)
+
+    async def _count_filtered(self, trigger: Trigger, summary: str, unmet: str) -> None:
+        """Count a delivery that the filter stopped. Only the last one is described, so that noise needs no space."""
+        async with self._counting:
+            current = await self._store.get_trigger(trigger.id) or trigger
+            state = dict(current.state or {})
+            state |= {
+                "filtered": state.get("filtered", 0) + 1, "filtered_at": self._clock.now(), "filtered_why": unmet,
+                "filtered_summary": summary,
+            }  # fmt: skip
+            await self._store.apply(Changes(updates=(Update("trigger", trigger.id, {"state": state}, {}),)))
+
+    def url_of(self, trigger_id: str) -> str:
+        """Return the address to which senders deliver."""
+        return f"{self._find_url()}/api/v1/hooks/{trigger_id}"
+
+    async def list_webhooks(self, ids: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the addresses and secrets of these webhooks, for the person who has just created them."""
+        found = [await self._store.get_trigger(trigger_id) for trigger_id in ids]
+        return [self._show_secret(trigger) for trigger in found if trigger is not None]
+
+    async def secret(self, trigger_id: str, *, rotate: bool = False, actor: AnyActor = None) -> dict[str, Any]:
+        """Return the address and the secret of a webhook. With `rotate` it gets a new secret first."""
+        trigger = require(await self._store.get_trigger(trigger_id.strip()), "trigger", trigger_id)
+        await self._get_managed(trigger.automation_id, actor)
+        if trigger.kind != "webhook":
+            raise InvalidInput(f"trigger {trigger.id} is no webhook; only a webhook has a secret.", field="trigger_id")
+        if rotate:
+            await self._store.apply(
+                Changes(updates=(Update("trigger", trigger.id, {"secret": make_secret()}, {"secret": trigger.secret}),))
+            )
+            trigger = require(await self._store.get_trigger(trigger.id), "trigger", trigger.id)
+        return self._show_secret(trigger)
+
+    def _show_secret(self, trigger: Trigger) -> dict[str, Any]:
+        return {"trigger_id": trigger.id, "url": self.url_of(trigger.id), "secret": trigger.secret}
+
+    # -- by hand -------------------------------------------------------------------------------------------------------
+
+    async def of_automation(self, automation_id: str, *, actor: AnyActor = None) -> list[dict[str, Any]]:
+        """Return the triggers of an automation with their addresses, and when each fired or filtered last."""
+        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        authorize(actor, "read", own_record(automation))
+        found = [await self._store.get_trigger(entry["id"]) for entry in automation.triggers]
+        return [self._describe(trigger) for trigger in found if trigger is not None]
+
+    def _describe(self, trigger: Trigger) -> dict[str, Any]:
+        state: Mapping[str, Any] = trigger.state or {} if trigger.kind == "webhook" else {}
+        return {
+            **trigger.snapshot(),
+            "url": self.url_of(trigger.id) if trigger.kind == "webhook" else None,
+            "filtered": state.get("filtered", 0),
+            "filtered_at": iso(state.get("filtered_at")),
+            "filtered_why": state.get("filtered_why"),
+            "filtered_summary": state.get("filtered_summary"),
+        }
+
+    async def test(
+        self, automation_id: str, *, trigger_id: str | None = None, payload: Any = None, actor: AnyActor = None
+    ) -> Firing:
+        """Fire a trigger of an automation by hand, the first one by default. Its filter is not asked."""
+        automation = await self._get_managed(automation_id, actor)
+        if automation.status != "active":
+            raise Conflict(f"automation {automation.id} is {automation.status}; resume it first.")
+        ids = [entry["id"] for entry in automation.triggers]
+        if not ids:
+            raise Conflict(f"automation {automation.id} has no trigger; start it with `midwatch automation run`.")
+        if trigger_id is not None and trigger_id not in ids:
+            raise NotFound("trigger", trigger_id)
+        trigger = require(await self._store.get_trigger(trigger_id or ids[0]), "trigger", trigger_id or ids[0])
+        summary = "by hand" if payload is None else f"by hand: {summarise(payload, {})}"
+        text = None if payload is None else write_payload(payload)
+        key = f"manual:{new_id('x', self._clock.now())}"
+        return (await self.fire(trigger, key=key, summary=summary, payload=text)).firing
+
+    async def _get_managed(self, automation_id: str, actor: AnyActor) -> Automation:
+        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        authorize(actor, "manage", own_record(automation))
+        return automation
+
+    # -- firings -------------------------------------------------------------------------------------------------------
+
     async def firings(self, automation_id: str, limit: int = 20, *, actor: AnyActor = None) -> list[Firing]:
         """Return the firings of an automation, newest first."""
         automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
@@ -96,11 +228,18 @@ class Triggers:
             authorize(actor, "read", own_record(automation))
         return firing
 
+    async def describe(self, firing: Firing, *, actor: AnyActor = None) -> dict[str, Any]:
+        """Return a firing as JSON, with its payload if the actor may manage its automation."""
+        try:
+            await self._get_managed(firing.automation_id, actor)
+        except (Forbidden, NotFound):
+            return {**firing.snapshot(), "payload": None}
+        return {**firing.snapshot(), "payload": firing.payload}
+
     async def replay(self, firing_id: str, *, actor: AnyActor = None) -> Firing:
         """Fire again with the stored payload of a firing, and return the new firing."""
         firing = await self.get(firing_id)
-        automation = require(await self._store.get_automation(firing.automation_id), "automation", firing.automation_id)
-        authorize(actor, "manage", own_record(automation))
+        automation = await self._get_managed(firing.automation_id, actor)
         if automation.status != "active":
             raise Conflict(f"automation {automation.id} is {automation.status}; resume it first.")
         trigger = await self._store.get_trigger(firing.trigger_id)
@@ -113,3 +252,8 @@ class Triggers:
         )  # fmt: skip
         await self._store.apply(step)
         return again
+
+
+def write_payload(payload: Any) -> str:
+    """Return a payload as JSON for people, in the order in which it was sent."""
+    return json.dumps(payload, indent=2, ensure_ascii=False)

@@ -9,19 +9,27 @@ from typing_extensions import TypedDict
 from midwatch.domain.automation import Automation
 from midwatch.domain.fields import AT, Example
 from midwatch.wire.shapes import shape_of
+from midwatch.wire.triggers import WebhookInfo
 
 WHEN = "at 09:00 on Monday through Friday"
 NEXT_RUNS = ["2026-01-05T09:00:00+01:00", "2026-01-06T09:00:00+01:00"]
 
 
-@shape_of(
-    Automation,
-    zone=Annotated[str, Example("Europe/Berlin")],
-    running=Annotated[bool, Example(False)],
-    next_runs=Annotated[list[str], Example(NEXT_RUNS)],
-)
+MORE: dict[str, Any] = {
+    "zone": Annotated[str, Example("Europe/Berlin")],
+    "running": Annotated[bool, Example(False)],
+    "next_runs": Annotated[list[str], Example(NEXT_RUNS)],
+}
+
+
+@shape_of(Automation, **MORE)
 class AutomationInfo(dict[str, Any]):
-    """An automation as JSON. `schedule` has exactly one of at, every (seconds) and cron."""
+    """An automation as JSON. `schedule` has one of at, every (seconds) and cron, or none if only triggers start it."""
+
+
+@shape_of(Automation, **MORE, webhooks=list[WebhookInfo])
+class ChangedAutomation(dict[str, Any]):
+    """An automation that was created or changed. `webhooks` are its new webhooks, with their secrets."""
 
 
 class AutomationPage(TypedDict):
