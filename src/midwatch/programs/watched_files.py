@@ -77,13 +77,13 @@ class _Walk:
                 if fnmatchcase(entry.name, head) and (head.startswith(".") or not entry.name.startswith(".")):
                     if rest:
                         yield from self.find(entry.path, rest, depth)
-                    elif not _is_directory(entry):
+                    elif not _is_directory(entry, links=True):
                         yield entry.path
 
     def list_path(self, path: str) -> Iterator[str]:
         """Yield a file, or the files in a directory."""
         if os.path.isdir(path):  # noqa: PTH112 - many calls, and a Path costs more than the call
-            yield from (entry.path for entry in self.scan(path) if not _is_directory(entry))
+            yield from (entry.path for entry in self.scan(path) if not _is_directory(entry, links=True))
         else:
             yield path
 
@@ -108,8 +108,8 @@ def list_changes(before: Files, after: Files) -> dict[str, list[str]]:
     }
 
 
-def _is_directory(entry: os.DirEntry[str]) -> bool:
+def _is_directory(entry: os.DirEntry[str], *, links: bool = False) -> bool:
     try:
-        return entry.is_dir(follow_symlinks=False)
+        return entry.is_dir(follow_symlinks=links)
     except OSError:
         return False
