@@ -12,6 +12,7 @@ import click
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
+from midwatch.cli.chains import draw_chain
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir
@@ -153,6 +154,13 @@ async def history(desk: Desk, automation_id: opt.AutomationId, limit: opt.ShortL
     """List the runs of an automation, newest first."""
     runs = await desk.client.automation_history(automation_id, limit)
     return Reply({"runs": runs}, out.table(RUN_HEADERS, [*map(make_run_row, runs)], "No runs yet."))
+
+
+@command(app)
+async def chain(desk: Desk, automation_id: opt.AutomationId) -> Reply:
+    """Show the automations that start after each other, with their last outcomes."""
+    nodes = await desk.client.automation_chain(automation_id)
+    return Reply({"nodes": nodes}, lambda: "\n".join(draw_chain(nodes, automation_id)))
 
 
 @command(app)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.automations import AutomationInfo, ImportInfo, RunInfo
+    from midwatch.wire.automations import AutomationInfo, ImportInfo, NodeInfo, RunInfo
     from midwatch.wire.tasks import TaskInfo
 
 
@@ -59,6 +59,10 @@ class AutomationCalls(Transport):
     async def automation_history(self, automation_id: str, limit: int = 20) -> Sequence[RunInfo]:
         """Return the runs of an automation, newest first."""
         return await self._get(path_of("automation", automation_id, "history"), "runs", limit=limit)
+
+    async def automation_chain(self, automation_id: str) -> Sequence[NodeInfo]:
+        """Return the automations that are linked with an automation, earlier ones first."""
+        return await self._get(path_of("automation", automation_id, "chain"), "nodes")
 
     async def export_automations(self, ids: Iterable[str] = ()) -> Sequence[AutomationInfo]:
         """Return automations in the form that `import_automations` takes.

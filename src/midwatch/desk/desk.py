@@ -16,6 +16,7 @@ from midwatch.services.accounts import Accounts
 from midwatch.services.alerts import Alerts
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
+from midwatch.services.chains import Chains
 from midwatch.services.events import Events
 from midwatch.services.goals import Goals
 from midwatch.services.handoff_requests import HandoffRequests
@@ -61,6 +62,7 @@ class Desk(Foundation):
             store, clock, self.tasks, terms_of, check_route, settings.notify, submitter=self.id
         )
         self.triggers = Triggers(store, clock, self.find_public_url)
+        self.chains = Chains(store, clock, self.triggers)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

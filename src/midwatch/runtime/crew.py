@@ -36,7 +36,6 @@ from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
 from midwatch.services.agent_registry import describe_offer
-from midwatch.services.chains import Chains
 
 FOREIGN = "foreign"
 """The topic that is added to a commit of another process."""
@@ -146,8 +145,7 @@ class Crew:
 
     def _build_trigger_watch(self) -> TriggerWatch:
         desk, leads = self._desk, self.engine.leads
-        chains = Chains(desk.store, desk.clock, desk.triggers)
-        events = TriggerEvents(desk.store, desk.subscriptions, chains.find_kinds, chains.take, leads)
+        events = TriggerEvents(desk.store, desk.subscriptions, desk.chains.find_kinds, desk.chains.take, leads)
         branches = GitBranches(home=str(desk.home.path), filters=desk.settings.git_filters)
         return TriggerWatch(
             desk.store, desk.clock, leads, desk.triggers, branches, events.follow, nap=self._pace.nap

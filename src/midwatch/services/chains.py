@@ -34,10 +34,14 @@ from midwatch.domain.chain import (
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import notify
 from midwatch.domain.event import Event, parse_kinds
+from midwatch.domain.identity import AnyActor
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.trigger import Trigger, write_state
+from midwatch.services.authorization import authorize
+from midwatch.services.chain_view import read_chain
+from midwatch.services.records import require
 from midwatch.services.triggers import Triggers
 
 log = logging.getLogger("midwatch.triggers")
@@ -87,6 +91,12 @@ class Chains:
                 raise
             except Exception:
                 log.exception("event %s could not be given to all triggers", event.id)
+
+    async def view(self, automation_id: str, *, actor: AnyActor = None) -> list[dict[str, Any]]:
+        """Return the automations that are linked with an automation, also through others, with their last outcomes."""
+        authorize(actor, "oversee")
+        automation = await self._store.get_automation(automation_id.strip())
+        return await read_chain(self._store, require(automation, "automation", automation_id))
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
