@@ -45,8 +45,7 @@ def read_watches(
     found: list[dict[str, Any]] = []
     if on_file:
         found.append({"kind": "file", "paths": [_make_absolute(path) for path in on_file]})
-    for text in git or ():
-        found.append({"kind": "git", **_read_repository(text)})
+    found += [{"kind": "git", **_read_repository(text)} for text in git or ()]
     if on_event:
         found.append({"kind": "event", "kinds": list(on_event)})
     if after:
