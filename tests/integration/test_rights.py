@@ -34,6 +34,7 @@ from midwatch.domain.handoff import Handoff
 from midwatch.domain.hook import Hook
 from midwatch.domain.identity import OWNER
 from midwatch.domain.rule import Rule
+from midwatch.domain.trigger import Trigger, record_firing
 from midwatch.domain.worktree import Worktree
 from midwatch.runtime.runtime import Runtime
 from midwatch.testing import ScriptedAgent, result
@@ -43,6 +44,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 COLUMNS = ("no token", "viewer", "operator", "owner", "attempt")
 RELATIONS = ("own", "other", "automation")
 JSON = "application/json"
+SECRET = "a secret of GitLab"
 FORM = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--x--\r\n'
 BODIES: Mapping[str, Any] = {
     "POST /api/v1/tasks": {"prompt": "x"},
@@ -50,6 +52,8 @@ BODIES: Mapping[str, Any] = {
     "POST /api/v1/tool_calls/check": {"tool": "Bash", "arguments": {"command": "ls"}, "agent": "demo"},
     "POST /api/v1/automations": {"prompt": "x", "every": "1h"},
     "PATCH /api/v1/automations/{automation_id}": {"title": "x"},
+    "POST /api/v1/automations/{automation_id}/trigger": {"payload": {"x": 1}},
+    "POST /api/v1/hooks/{trigger_id}": {"x": 1},
     "POST /api/v1/automations/import": {"automations": []},
     "POST /api/v1/goals": {"objective": "x"},
     "PATCH /api/v1/goals/{goal_id}": {"objective": "x"},
@@ -109,13 +113,13 @@ class Call(NamedTuple):
     def has_object(self) -> bool:
         """Return whether the request is about an object that somebody owns."""
         text = self.path + QUERIES.get(self.name, "")
-        noun = r"\{(task|automation|goal|handoff|approval|worktree)_id\}|/sessions/\{key\}|session_key=\{key\}"
+        noun = r"\{(task|automation|firing|goal|handoff|approval|worktree)_id\}|/triggers/|/sessions/\{key\}|session_key=\{key\}"
         return re.search(noun, text) is not None
 
     def expects(self, role: str, relation: str, manage_tasks: str) -> bool:
         """Return whether the request must be allowed, by the table and by the setting `manage_tasks`."""
         cell = self.allowed[role]
-        is_task = not re.search(r"\{(automation|goal)_id\}", self.path)
+        is_task = not re.search(r"\{(automation|firing|trigger|goal)_id\}", self.path)
         shared = manage_tasks == "scope_all" and role == "operator" and relation == "other" and is_task
         return cell == "yes" or (cell == "own" and (relation == "own" or shared or not self.has_object))
 
@@ -212,7 +216,8 @@ class Team(NamedTuple):
         body = BODIES.get(call.name)
         if body == {"token": "OWNER"}:
             body = {"token": self.tokens["owner"]}
-        return await send(self.app, call.method, self.fill(call, relation), self.tokens[role], body)
+        proof = {"x-gitlab-token": SECRET} if call.path.startswith("/api/v1/hooks/{t") else {}
+        return await send(self.app, call.method, self.fill(call, relation), self.tokens[role], body, **proof)
 
 
 async def make_objects(
@@ -225,13 +230,18 @@ async def make_objects(
     """
     store, now = desk.store, CLOCK.now()
     kind, _, name = key.partition(":")
-    automation = an_automation(now, id=f"am_{name}", creator=creator, session_key=f"auto:am_{name}")
+    options = {"id": f"tr_{name}", "kind": "webhook", "sign": "gitlab", "per_minute": 600}
+    automation = an_automation(
+        now, id=f"am_{name}", creator=creator, session_key=f"auto:am_{name}", triggers=(options,)
+    )  # fmt: skip
+    trigger = Trigger(id=f"tr_{name}", automation_id=automation.id, kind="webhook", options=options, secret=SECRET)
+    firing = record_firing(automation, trigger, now, key="x", summary="x", payload="{}")[0]
     goal = a_goal(now, id=f"g_{name}", creator=creator, session_key=f"goal:g_{name}", scope_id=key)
     key = {"auto": automation.session_key, "goal": goal.session_key}.get(kind, key)
     if creator == "bob":  # bob's agent may read the automation, because they have the same session
         automation = replace(automation, session_key=key)
     cause_id = {"goal": goal.id, "automation": automation.id, "message": None}[cause]
-    await store.apply(Changes(records=(automation, goal)))
+    await store.apply(Changes(records=(automation, goal, trigger, firing)))
     task = await put(store, creator=creator, session_key=key, cause=cause, cause_id=cause_id, agent="demo")
     (claim,) = (await store.claim(claim_request(), CLOCK.now())).taken
     assert claim.task.id == task.id
@@ -260,6 +270,7 @@ async def make_objects(
     ids = {
         "task_id": task.id, "automation_id": automation.id, "goal_id": goal.id, "account_id": task.id,
         "handoff_id": handoff.id, "approval_id": approval.id, "worktree_id": tree.id, "key": key,
+        "trigger_id": trigger.id, "firing_id": firing.id,
     }  # fmt: skip
     return ids, claim.token
 

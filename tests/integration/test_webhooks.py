@@ -85,7 +85,7 @@ async def test_a_delivery_of_github_starts_one_run(served: Served) -> None:
     assert (shown["filtered"], shown["filtered_why"]) == (1, "ref = refs/heads/main")
     assert (shown["filtered_summary"], shown["url"]) == ("push to other by octocat (2 commits)", hook.url)
 
-    await served.until("automation_fired", automation_id=hook.automation_id)
+    await served.until("automation_fired")
     (firing,) = await hook.list_firings()
     assert (firing["status"], firing["summary"]) == ("started", "push to main by octocat (2 commits)")
     task = await served.wait_for_end(firing["task_id"])

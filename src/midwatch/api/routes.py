@@ -28,8 +28,8 @@ from midwatch.api import (
 )
 
 NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, triggers, goals, budgets, handoffs, events, approvals,
-    rules, hooks, tool_calls, agents, deliveries, identity, cluster,
+    system, now, tasks, terminals, sessions, worktrees, automations, triggers, goals, budgets, handoffs, events,
+    approvals, rules, hooks, tool_calls, agents, deliveries, identity, cluster,
 )  # fmt: skip
 
 

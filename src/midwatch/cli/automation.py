@@ -1,9 +1,13 @@
-"""Commands of automations: add, list, show, edit, pause, resume, run, history, rm, preview, export, import."""
+"""Commands of automations: add, list, show, edit, pause, resume, run, history, rm, preview, export, import.
+
+Commands of their triggers: firings, replay, trigger, secret.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +21,16 @@ from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir
 from midwatch.cli.parameters import Argument, Option
+from midwatch.cli.trigger_flags import Filter, Triggers, Webhook, read_payload, read_triggers
 from midwatch.cli.watch import follow_task
+from midwatch.cli.watch_flags import After, AfterAny, Git, OnEvent, OnFile, Outcome, read_watches
 
 if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, RunInfo
+    from midwatch.wire.triggers import FiringInfo, TriggerInfo, WebhookInfo
 
 HEADERS = ("ID", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+FIRING_HEADERS = ("FIRING", "FIRED", "KIND", "WHAT", "STATUS", "TASK", "REASON")
 RUN_HEADERS = ("TASK", "SCHEDULED", "STARTED", "TOOK", "OUTCOME", "TOKENS", "RESULT")
 IMPORTED = {
     "made": "made",
@@ -53,12 +61,24 @@ async def add(
     desk: Desk,
     prompt: opt.Prompt,
     paused: Annotated[bool, Option("--paused", help="Create the automation paused.")] = False,
+    triggers: Triggers = None,
+    webhook: Webhook = None,
+    filters: Filter = None,
+    on_file: OnFile = None,
+    git: Git = None,
+    on_event: OnEvent = None,
+    after: After = None,
+    after_any: AfterAny = False,
+    outcome: Outcome = None,
     **request: Any,
 ) -> Reply:
-    """Create an automation. Exactly one of --cron, --every and --at is required."""
+    """Create an automation. One of --cron, --every and --at is required, or a trigger."""
     from midwatch.base.schedule import host_zone
 
     request = {"zone": host_zone(), **default_workdir(request)}
+    watches = read_watches(on_file, git, on_event, after, after_any, outcome)
+    if defined := read_triggers(triggers, webhook, filters) + watches:
+        request["triggers"] = defined
     if request.get("worktree"):
         request["fresh"] = True
     if paused:
@@ -66,7 +86,8 @@ async def add(
     automation = await desk.client.create_automation(prompt, request)
     notice = await desk.warn_without_worker("no run starts yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
-    return Reply(automation, out.join(text, describe_next_runs(automation)), notice)
+    webhooks = describe_webhooks(automation["webhooks"])
+    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), notice)
 
 
 @command(app, "list")
@@ -102,20 +123,46 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     """Show all details of an automation."""
     automation = await desk.client.automation(automation_id)
     hint = f"Resume it: midwatch automation resume {automation['id']}" if automation["status"] != "active" else None
-    return Reply(
-        automation, lambda: out.join(out.fields(describe_automation(automation)), describe_next_runs(automation), hint)
-    )
+    triggers = await desk.client.triggers(automation["id"]) if automation["triggers"] else ()
+    firings = await desk.client.firings(automation["id"], 20) if automation["triggers"] else ()
+
+    def describe() -> str:
+        fields = out.fields([*describe_automation(automation), *describe_firings(firings)])
+        return out.join(fields, describe_next_runs(automation), *map(describe_trigger, triggers), hint)
+
+    return Reply({**automation, "trigger_rows": triggers, "firings": firings} if triggers else automation, describe)
 
 
 @command(app, options=opt.FieldOptions(automation_fields, changes=True, zone=opt.NEW_ZONE))
-async def edit(automation_id: opt.AutomationId, revision: opt.Revision = None, **changes: Any) -> Reply:
-    """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''."""
-    if not changes:
+async def edit(
+    automation_id: opt.AutomationId,
+    revision: opt.Revision = None,
+    triggers: Triggers = None,
+    webhook: Webhook = None,
+    filters: Filter = None,
+    on_file: OnFile = None,
+    git: Git = None,
+    on_event: OnEvent = None,
+    after: After = None,
+    after_any: AfterAny = False,
+    outcome: Outcome = None,
+    **changes: Any,
+) -> Reply:
+    """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''.
+
+    --trigger replaces all triggers; the other options of triggers add one.
+    """
+    added = read_triggers(triggers, webhook, filters)
+    added += read_watches(on_file, git, on_event, after, after_any, outcome)
+    if not (changes or added or triggers is not None):
         raise click.BadParameter("nothing to change; add an option such as --cron or --prompt")
     async with connect() as desk:
+        if added or triggers is not None:
+            kept = (await desk.client.automation(automation_id))["triggers"] if triggers is None else []
+            changes["triggers"] = [*kept, *added]
         automation = await desk.client.patch_automation(automation_id, changes, revision=revision)
     text = f"{automation['id']} changed: {describe_schedule(automation)}, by {automation['agent']}"
-    return Reply(automation, out.join(text, describe_next_runs(automation)))
+    return Reply(automation, out.join(text, describe_next_runs(automation), describe_webhooks(automation["webhooks"])))
 
 
 @command(app)
@@ -161,6 +208,48 @@ async def chain(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     """Show the automations that start after each other, with their last outcomes."""
     nodes = await desk.client.automation_chain(automation_id)
     return Reply({"nodes": nodes}, lambda: "\n".join(draw_chain(nodes, automation_id)))
+
+
+@command(app)
+async def firings(desk: Desk, automation_id: opt.AutomationId, limit: opt.ShortLimit = 20) -> Reply:
+    """List how often the triggers of an automation fired, newest first."""
+    found = await desk.client.firings(automation_id, limit)
+    return Reply({"firings": found}, out.table(FIRING_HEADERS, [*map(make_firing_row, found)], "No firings yet."))
+
+
+@command(app)
+async def replay(desk: Desk, firing_id: Annotated[str, Argument(metavar="FIRING", help="Id of the firing.")]) -> Reply:
+    """Fire again with the payload of a firing."""
+    firing = await desk.client.replay_firing(firing_id)
+    notice = await desk.warn_without_worker("no run starts yet")
+    return Reply(firing, f"{firing['id']} repeats {firing_id}: {firing['summary']}", notice)
+
+
+@command(app)
+async def trigger(
+    desk: Desk,
+    automation_id: opt.AutomationId,
+    payload: Annotated[
+        str | None, Option("--payload", metavar="FILE", help="JSON to send; - is standard input.")
+    ] = None,
+    trigger_id: Annotated[str | None, Option("--trigger-id", metavar="ID", help="Default: the first trigger.")] = None,
+) -> Reply:
+    """Fire a trigger of an automation by hand, as a test. Its filter is not asked."""
+    content = None if payload is None else read_payload(read_file(payload))
+    firing = await desk.client.test_trigger(automation_id, content, trigger_id=trigger_id)
+    notice = await desk.warn_without_worker("no run starts yet")
+    return Reply(firing, f"{firing['id']} is {firing['status']}: {firing['summary']}", notice)
+
+
+@command(app)
+async def secret(
+    desk: Desk,
+    trigger_id: Annotated[str, Argument(metavar="TRIGGER", help="Id of the webhook, as `show` prints it.")],
+    rotate: Annotated[bool, Option("--rotate", help="Give it a new secret first; the old one ends at once.")] = False,
+) -> Reply:
+    """Show the address and the secret of a webhook."""
+    webhook = await desk.client.webhook_secret(trigger_id, rotate=rotate)
+    return Reply(webhook, describe_webhooks([webhook]) or "")
 
 
 @command(app)
@@ -212,22 +301,31 @@ async def import_file(
     exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)
-    lines = [f"{item['id']} {IMPORTED[item['what']].format(id=item['id'])}" for item in imported]
+    lines = []
+    for item in imported:
+        lines.append(f"{item['id']} {IMPORTED[item['what']].format(id=item['id'])}")
+        lines += [f"  webhook {key} has a new secret: midwatch automation secret {key}" for key in item["new_webhooks"]]
     return Reply({"automations": imported}, "\n".join(lines) or "The file contains no automations.")
 
 
 def read_export(file: str) -> list[Any]:
     """Read the automations in a file that `midwatch automation export` wrote."""
+    text = read_file(file)
     try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         automations = json.loads(text)["automations"]
-    except OSError as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="file") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         automations = None
     if not isinstance(automations, list):
         raise InvalidInput(f"{file} is not a file of `midwatch automation export`; choose another file.", field="file")
     return automations
+
+
+def read_file(file: str) -> bytes:
+    """Return the content of a file, or of standard input if its name is `-`."""
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as problem:
+        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="file") from None
 
 
 # -- showing automations -----------------------------------------------------------------------------------------------
@@ -237,15 +335,61 @@ def describe_next_runs(automation: AutomationInfo) -> str:
     """Return the times of the next runs as lines, in the automation's time zone."""
     if automation["next_runs"]:
         return "\n".join(f"  {moment}" for moment in automation["next_runs"])
+    if automation["triggers"] and automation["status"] == "active":
+        return "  runs when a trigger fires"
     reason = f", {automation['paused_why']}" if automation["paused_why"] else ""
     return f"  no next run: {automation['status']}{reason}"
 
 
 def describe_schedule(automation: AutomationInfo) -> str:
-    """Return the schedule of an automation as one line."""
+    """Return the schedule of an automation, and the kinds of its triggers, as one line."""
     from midwatch.base.schedule import Schedule
 
-    return Schedule.from_data(automation["schedule"]).describe()
+    kinds = [f"on {name}" for name in dict.fromkeys(entry["kind"] for entry in automation["triggers"])]
+    timed = any(automation["schedule"].get(name) is not None for name in ("at", "every", "cron"))
+    times = [Schedule.from_data(automation["schedule"]).describe()] if timed or not kinds else []
+    return ", ".join([*times, *kinds])
+
+
+def describe_webhooks(webhooks: Sequence[WebhookInfo]) -> str | None:
+    """Return the addresses and secrets of new webhooks as lines."""
+    return "\n".join(f"webhook {each['trigger_id']}\n  {each['url']}\n  secret {each['secret']}" for each in webhooks)
+
+
+def describe_trigger(trigger: TriggerInfo) -> str:
+    """Return a trigger as lines: when it fires, its address, and what its filter stopped."""
+    lines = [f"{trigger['id']} {trigger['text']}"]
+    if trigger["url"]:
+        lines.append(f"  address: {trigger['url']}")
+    if trigger["filtered"]:
+        lines.append(
+            f"  filtered: {trigger['filtered']}, last {out.format_time(trigger['filtered_at'])}: "
+            f"{trigger['filtered_summary']} (not: {trigger['filtered_why']})"
+        )
+    return "\n".join(lines)
+
+
+def describe_firings(firings: Sequence[FiringInfo]) -> list[out.Field]:
+    """Return the last firing, and the last that was skipped with the reason, as names and values."""
+    skipped = next((firing for firing in firings if firing["status"] == "skipped"), None)
+    return [
+        (name, f"{out.format_time(firing['created_at'])} {firing['summary']}: {firing['reason'] or firing['status']}")
+        for name, firing in (("last firing", firings[0] if firings else None), ("last skipped", skipped))
+        if firing is not None
+    ]
+
+
+def make_firing_row(firing: FiringInfo) -> tuple[object, ...]:
+    """Return a firing as a row of a table."""
+    return (
+        firing["id"],
+        out.format_time(firing["created_at"]),
+        firing["kind"],
+        out.shorten(firing["summary"], 40),
+        firing["status"],
+        firing["task_id"],
+        out.shorten(firing["reason"], 40),
+    )
 
 
 def describe_automation(automation: AutomationInfo) -> list[out.Field]:

@@ -217,6 +217,15 @@ def write_triggers(
     return Changes(records=records, updates=updates + removed)
 
 
+def list_new_secrets(changes: Changes) -> tuple[str, ...]:
+    """Return the ids of the webhooks that these changes give a new secret."""
+    made = [record.id for record in changes.records if isinstance(record, Trigger) and record.secret]
+    return (
+        *made,
+        *(update.id for update in changes.updates if update.noun == "trigger" and update.fields.get("secret")),
+    )
+
+
 # -- firings ---------------------------------------------------------------------------------------------------------
 
 

@@ -20,14 +20,14 @@ def summarise(payload: Any, headers: Mapping[str, str]) -> str:
     event = headers.get("x-github-event") or _find(payload, "object_kind", "type", "event", "event_type", "action")
     subject = _find(payload, "object_attributes.iid", "issue.number", "pull_request.number", "number")
     action = _find(payload, "action", "object_attributes.action")
-    if event in ("push", "tag_push") and (ref := _find(payload, "ref")):
+    ref, count = _find(payload, "ref"), _count_commits(payload)
+    if ref and (event in ("push", "tag_push") or (not event and count is not None)):
         words = f"push to {_short_ref(ref)}"
     else:
         words = " ".join(filter(None, (event or "delivery", action if action != event else "")))
         words += f" #{subject}" if subject else ""
     who = _find(payload, "sender.login", "user_username", "user.username", "pusher.name", "user.login")
     words += f" by {who}" if who else ""
-    count = _count_commits(payload)
     return words if count is None else f"{words} ({count} {'commit' if count == 1 else 'commits'})"
 
 

@@ -24,7 +24,7 @@ from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
-from midwatch.domain.trigger import define, write_triggers
+from midwatch.domain.trigger import define, list_new_secrets, write_triggers
 from midwatch.services.authorization import allows, authorize, own_record
 from midwatch.services.automations import check_automation, create_automation
 from midwatch.services.chain_links import check_links
@@ -47,6 +47,8 @@ class ImportResult(NamedTuple):
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
+    new_webhooks: tuple[str, ...] = ()
+    """The ids of the webhooks that got a new secret. An export has no secrets."""
 
 
 class AutomationTransfer:
@@ -81,7 +83,7 @@ class AutomationTransfer:
             for shot in shots:
                 step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
-                results.append(ImportResult(str(shot["id"]), what))
+                results.append(ImportResult(str(shot["id"]), what, list_new_secrets(step)))
             await self._check_links(shots)
             return results, changes
 
@@ -107,7 +109,7 @@ class AutomationTransfer:
             return Changes(), "deleted"
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
-            values = await self._check_values({**shot, "route": route or shot.get("route")})
+            values = await self._check_values({**shot, "route": route or shot.get("route")}, current)
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:
@@ -120,8 +122,11 @@ class AutomationTransfer:
             raise
         return changes, "same" if changes == Changes() else "changed"
 
-    async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home."""
+    async def _check_values(self, shot: Mapping[str, Any], current: Automation | None) -> dict[str, Any]:
+        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home.
+
+        A trigger that the `current` automation does not have gets a new id: its old one may be taken.
+        """
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
         values["agent"] = await self._tasks.check_agent(values["agent"])
@@ -130,7 +135,7 @@ class AutomationTransfer:
         if "tags" in values:
             values["tags"] = tuple(values["tags"])
         if "triggers" in values:
-            values["triggers"] = define(values["triggers"], self._clock.now(), values["triggers"])
+            values["triggers"] = define(values["triggers"], self._clock.now(), current.triggers if current else ())
         return values
 
     def _create(self, shot: Mapping[str, Any], values: dict[str, Any], actor: Actor, now: int) -> Changes:

@@ -15,6 +15,7 @@ from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound, Unauthorized
 from midwatch.base.ids import new_id
 from midwatch.domain.automation import Automation
+from midwatch.domain.chain import list_upstream
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.payload_filter import find_unmet
@@ -22,6 +23,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.domain.trigger import MOST_WAITING, Firing, Trigger, record_firing
 from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
+from midwatch.domain.watch_options import describe_trigger
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
@@ -176,12 +178,15 @@ class Triggers:
         automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
         authorize(actor, "read", own_record(automation))
         found = [await self._store.get_trigger(entry["id"]) for entry in automation.triggers]
-        return [self._describe(trigger) for trigger in found if trigger is not None]
+        names = {key: await self._store.get_automation(key) for key in list_upstream(automation.triggers)}
+        titles = {key: each.name for key, each in names.items() if each is not None}
+        return [self._describe(trigger, titles) for trigger in found if trigger is not None]
 
-    def _describe(self, trigger: Trigger) -> dict[str, Any]:
+    def _describe(self, trigger: Trigger, titles: Mapping[str, str]) -> dict[str, Any]:
         state: Mapping[str, Any] = trigger.state or {} if trigger.kind == "webhook" else {}
         return {
             **trigger.snapshot(),
+            "text": describe_trigger(trigger.options, titles),
             "url": self.url_of(trigger.id) if trigger.kind == "webhook" else None,
             "filtered": state.get("filtered", 0),
             "filtered_at": iso(state.get("filtered_at")),

@@ -28,7 +28,7 @@ class AutomationInfo(dict[str, Any]):
 
 
 @shape_of(Automation, **MORE, webhooks=list[WebhookInfo])
-class ChangedAutomation(dict[str, Any]):
+class ChangedAutomation(AutomationInfo):
     """An automation that was created or changed. `webhooks` are its new webhooks, with their secrets."""
 
 
@@ -43,6 +43,8 @@ class ImportInfo(TypedDict):
 
     id: Annotated[str, Example("am_1")]
     what: Annotated[str, Example("made")]
+    new_webhooks: list[str]
+    """The webhooks that got a new secret, because an export has none."""
 
 
 class ImportPage(TypedDict):
