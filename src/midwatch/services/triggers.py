@@ -22,8 +22,8 @@ from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.domain.trigger import MOST_WAITING, Firing, Trigger, record_firing
-from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.watch_options import describe_trigger
+from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
