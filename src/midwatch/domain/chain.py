@@ -41,11 +41,15 @@ class End(NamedTuple):
     why: str = ""
     not_run: tuple[str, ...] = ()
     """The titles of automations that did not run because of earlier ends."""
+    bad: bool = False
+    """Whether something failed or was held up, and people should know if a chain ends because of it."""
 
     @property
     def text(self) -> str:
         """Return what happened in a few words."""
-        how = "ended" if self.outcome == "ok" else self.outcome if self.outcome == "failed" else f"was {self.outcome}"
+        how = (
+            "ended ok" if self.outcome == "ok" else self.outcome if self.outcome == "failed" else f"was {self.outcome}"
+        )
         return f"{self.title} {how}{f': {self.why}' if self.why and self.outcome == 'skipped' else ''}"
 
 
@@ -127,15 +131,13 @@ def join_end(
 ) -> tuple[dict[str, Any], Joined | None]:
     """Return the new state of a trigger after the end of one of its parts, and what it fires for, or None.
 
-    The state has the ends of each chain, and for each group of several the ends that wait for the other groups. The
-    ends of a complete chain stay there: if a part is retried, the chain is complete again.
+    The state has the ends of each chain, and for each group of several the ends that wait for the other groups. After
+    a skip, a chain keeps the ends that fit: if the other parts are retried, the chain goes on.
     """
     chains = dict((state or {}).get("chains", {}))
     ready = dict((state or {}).get("ready", {}))
     group = next(group for group in groups if end.part in group)
     ends = {**{part: _read(each) for part, each in chains.pop(end.chain_id, {}).items()}, end.part: end}
-    chains[end.chain_id] = {part: each._asdict() for part, each in ends.items()}
-    chains = dict(list(chains.items())[-MOST_CHAINS:])
     complete = all(part in ends for part in group)
     found = tuple(ends[part] for part in group if part in ends)
     joined: Joined | None = None
@@ -150,7 +152,11 @@ def join_end(
         if all(waiting):
             found = tuple(_read(each) for names in waiting for each in names or ())
             joined, ready = Joined(found, all(_fits(options, each) for each in found), _key(found)), {}
-    return {"chains": chains, "ready": ready}, joined
+    runs = joined is not None and joined.runs
+    kept = {part: each for part, each in ends.items() if not complete or (_fits(options, each) and not runs)}
+    if kept:
+        chains[end.chain_id] = {part: each._asdict() for part, each in kept.items()}
+    return {"chains": dict(list(chains.items())[-MOST_CHAINS:]), "ready": ready}, joined
 
 
 def _key(ends: Sequence[End]) -> str:
@@ -186,8 +192,16 @@ def explain_skip(ends: Sequence[End], options: Mapping[str, Any]) -> str:
     return cut("; ".join(end.text for end in ends if not _fits(options, end)), REASON_SHOWN)
 
 
-def write_payload(ends: Sequence[End], results: Mapping[str, str | None], not_run: Sequence[str] = ()) -> str:
-    """Return the payload of a firing: for each part its title, outcome and result."""
+def is_bad(ends: Sequence[End], options: Mapping[str, Any]) -> bool:
+    """Return whether people should know that nothing runs after these ends.
+
+    They need not know that a part has ended well of which only the failure matters.
+    """
+    return any(end.bad for end in ends if not _fits(options, end))
+
+
+def write_payload(ends: Sequence[End], results: Mapping[str, str | None], skip: Mapping[str, Any] | None = None) -> str:
+    """Return the payload of a firing: for each part its title, outcome and result, and what is known about a skip."""
     room = PAYLOAD_ROOM // max(1, len(ends))
     parts = [
         {
@@ -200,15 +214,16 @@ def write_payload(ends: Sequence[End], results: Mapping[str, str | None], not_ru
         }
         for end in ends
     ]
-    return json.dumps({"parts": parts, **({"not_run": list(not_run)} if not_run else {})}, ensure_ascii=False, indent=1)
+    return json.dumps({"parts": parts, **(skip or {})}, ensure_ascii=False, indent=1)
 
 
-def read_not_run(payload: str | None) -> tuple[str, ...]:
-    """Return the titles of the automations that a skipped firing says did not run."""
+def read_skip(payload: str | None, title: str) -> tuple[tuple[str, ...], bool]:
+    """Return the titles of what did not run together with a skipped firing, and whether people should know of it."""
     try:
-        return tuple(str(name) for name in json.loads(payload or "{}").get("not_run", ()))
-    except (ValueError, AttributeError, TypeError):
-        return ()
+        data = json.loads(payload or "{}")
+        return (*(str(name) for name in data.get("not_run", ())), title), data.get("bad") is not False
+    except (ValueError, AttributeError, TypeError):  # the payload of another kind of trigger
+        return (title,), True
 
 
 def write_notice(title: str, reason: str, not_run: Sequence[str], automation_id: str) -> str:

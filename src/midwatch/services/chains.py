@@ -22,11 +22,12 @@ from midwatch.domain.chain import (
     Joined,
     explain_skip,
     group_parts,
+    is_bad,
     join_end,
     list_parts,
     merge_paths,
-    read_not_run,
     read_outcome,
+    read_skip,
     summarise,
     write_notice,
     write_payload,
@@ -126,7 +127,7 @@ class Chains:
             return []
         end = End(
             automation.id, firing.id, automation.name, "skipped", firing.chain_id or firing.id, firing.path,
-            firing.reason or "", (*read_not_run(firing.payload), automation.name),
+            firing.reason or "", *read_skip(firing.payload, automation.name),
         )  # fmt: skip
         return [end]
 
@@ -153,9 +154,10 @@ class Chains:
         if task.cause == "automation" and task.cause_id:
             automation = await self._store.get_automation(task.cause_id)
             title = automation.name if automation else task.cause_id
-            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path))
+            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome != "ok"))
         return ends + [
-            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path) for tag in list_tags(task)
+            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome != "ok")
+            for tag in list_tags(task)
         ]
 
     async def trace(self, task: Task) -> tuple[str, tuple[str, ...]]:
@@ -195,8 +197,8 @@ class Chains:
                 automation = await self._store.get_automation(part)
                 if automation is None or automation.status == "deleted":
                     title = automation.name if automation else part
-                    about = (f"gone:{part}:{end.chain_id}", title, "skipped", end.chain_id, (), "it is deleted")
-                    gone.append(End(part, *about))  # type: ignore[arg-type]  # a literal
+                    gone_id = f"gone:{part}:{end.chain_id}"
+                    gone.append(End(part, gone_id, title, "skipped", end.chain_id, (), "it is deleted", (title,), True))
         return gone
 
     async def _fire_after(self, trigger: Trigger, joined: Joined, end: End, graph: Graph, also: Changes) -> bool:
@@ -207,13 +209,20 @@ class Chains:
         path = merge_paths([each.path for each in joined.ends])
         reason = None if joined.runs else explain_skip(joined.ends, trigger.options)
         reason = reason or (TOO_DEEP if len(path) >= MOST_DEEP else None)
-        not_run = merge_paths([each.not_run for each in joined.ends]) if reason else ()
+        not_run = merge_paths([each.not_run for each in joined.ends])
+        bad = joined.runs or is_bad(joined.ends, trigger.options)
         results = {each.id: await self._find_result(each) for each in joined.ends}
-        if reason and automation.status == "active" and not any(automation.id in names for names in graph.values()):
+        if (
+            reason
+            and bad
+            and automation.status == "active"
+            and not any(automation.id in names for names in graph.values())
+        ):
             also = also.plus(self._notify(automation, reason, not_run, joined.key))
         recorded = await self._triggers.fire(
             trigger, key=joined.key, summary=summarise(joined.ends), skipped=reason, chain_id=end.chain_id, path=path,
-            payload=write_payload(joined.ends, results, not_run), also=also, limited=False,
+            payload=write_payload(joined.ends, results, {"not_run": not_run, "bad": bad} if reason else None),
+            also=also, limited=False,
         )  # fmt: skip
         return recorded.created
 
