@@ -13,6 +13,7 @@ import pytest
 
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
+from midwatch.domain.automation_step import pause_automation, resume_automation
 from midwatch.domain.changes import Changes
 from midwatch.domain.trigger import Firing, define
 from midwatch.domain.watch_options import describe_trigger
@@ -139,6 +140,18 @@ async def test_a_branch_fires_for_new_commits_and_tells_a_forced_push(watched: W
     firings = await watched.list_firings()
     assert [json.loads(each.payload or "")["forced"] for each in firings] == [False, True, False]
     assert firings[2].summary.endswith(" four on main")
+
+    automation = await watched.store.get_automation("am_1")
+    assert automation is not None
+    await watched.store.apply(pause_automation(automation, watched.clock.now(), "enough", None))
+    git("commit", "-q", "--allow-empty", "-m", "during the pause")
+    paused = await watched.store.get_automation("am_1")
+    assert paused is not None
+    await watched.store.apply(resume_automation(paused, watched.clock.now(), None))
+    watched.watch.wake()
+    await watched.look()
+    await watched.look(60)
+    assert len(await watched.list_firings()) == 3
 
     folder.rename(tmp_path / "gone")  # an error of one trigger does not end the loop
     assert await watched.look(60) == watched.clock.now() + 60 * SECOND

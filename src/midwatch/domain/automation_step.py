@@ -25,7 +25,7 @@ from midwatch.domain.data_block import fence
 from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
 from midwatch.domain.lineage import extend_path
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
-from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing
+from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing, restart_triggers
 
 MOST_FAILURES = 3
 """After this many failed runs in a row the automation is paused."""
@@ -302,4 +302,4 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     if not over:
         fields |= {"consecutive_failures": 0, "next_run_at": following}
     payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
-    return change_record(automation, payload, now, actor, **fields)
+    return change_record(automation, payload, now, actor, **fields).plus(restart_triggers(automation, now))

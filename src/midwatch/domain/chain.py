@@ -221,9 +221,9 @@ def read_skip(payload: str | None, title: str) -> tuple[tuple[str, ...], bool]:
     """Return the titles of what did not run together with a skipped firing, and whether people should know of it."""
     try:
         data = json.loads(payload or "{}")
-        return (*(str(name) for name in data.get("not_run", ())), title), data.get("bad") is not False
-    except (ValueError, AttributeError, TypeError):  # the payload of another kind of trigger
-        return (title,), True
+    except ValueError:  # it was too long, and its end is missing
+        data = {}
+    return (*(str(name) for name in data.get("not_run", ())), title), data.get("bad") is not False
 
 
 def write_notice(title: str, reason: str, not_run: Sequence[str], automation_id: str) -> str:

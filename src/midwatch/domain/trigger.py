@@ -226,6 +226,17 @@ def list_new_secrets(changes: Changes) -> tuple[str, ...]:
     )
 
 
+def restart_triggers(automation: Automation, now: int) -> Changes:
+    """Return the changes after which triggers fire only for what happens from now on: their automation is resumed."""
+    updates = []
+    for entry in automation.triggers:
+        if entry["kind"] in ("file", "git"):
+            updates.append(Update("trigger", entry["id"], {"state": None, "state_at": now}, {}))
+        elif entry["kind"] != "webhook" and automation.status == "deleted":  # nobody followed the events
+            updates.append(Update("trigger", entry["id"], {"created_at": now}, {}))
+    return Changes(updates=tuple(updates))
+
+
 # -- firings ---------------------------------------------------------------------------------------------------------
 
 

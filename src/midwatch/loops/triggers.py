@@ -120,9 +120,7 @@ class TriggerWatch(LeaderLoop):
         known, self._watches = self._watches, {}
         for trigger in found:
             watch = known.get(trigger.id)
-            if watch is None or watch.trigger.options != trigger.options or watch.trigger.state_at != trigger.state_at:
-                watch = Watch(trigger)
-            self._watches[trigger.id] = watch
+            self._watches[trigger.id] = watch if watch and _same(watch.trigger, trigger) else Watch(trigger)
         await self._follow()
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -251,6 +249,10 @@ class TriggerWatch(LeaderLoop):
 
     def _in(self, seconds: float) -> int:
         return self._clock.now() + int(seconds * SECOND)
+
+
+def _same(one: Trigger, other: Trigger) -> bool:
+    return (one.options, one.state, one.state_at) == (other.options, other.state, other.state_at)
 
 
 def _tell_changes(before: Files | None, seen: Look, old: Mapping[str, Any]) -> dict[str, list[str]]:

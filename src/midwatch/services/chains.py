@@ -106,11 +106,12 @@ class Chains:
         if not found:
             return
         graph = read_graph(triggers)
-        for end in found:
-            for trigger in triggers:
-                own = trigger.automation_id in end.path and end.part.startswith(TAG)
-                if end.part in list_parts(trigger.options) and event.time >= trigger.created_at and not own:
-                    await self._join(trigger, end, event.seq, graph)
+        for trigger in triggers:
+            parts = list_parts(trigger.options)
+            own = any(trigger.automation_id in end.path for end in found)  # its own run may have such a tag
+            ends = [end for end in found if end.part in parts and not (own and end.part.startswith(TAG))]
+            if ends and event.time >= trigger.created_at:
+                await self._join(trigger, ends, event.seq, graph)
 
     async def _find_ends(self, event: Event) -> list[End]:
         """Return the ends that an event marks: of an automation, and of each tag of its task."""
@@ -127,7 +128,7 @@ class Chains:
             return []
         end = End(
             automation.id, firing.id, automation.name, "skipped", firing.chain_id or firing.id, firing.path,
-            firing.reason or "", *read_skip(firing.payload, automation.name),
+            firing.reason or "", *read_skip(firing.payload if firing.kind == "after" else None, automation.name),
         )  # fmt: skip
         return [end]
 
@@ -169,9 +170,9 @@ class Chains:
             return first, own
         return firing.chain_id or firing.id, merge_paths((firing.path, own))
 
-    async def _join(self, trigger: Trigger, end: End, seq: int, graph: Graph) -> None:
-        """Record the end of a part of a trigger, and fire the trigger if all its parts have ended."""
-        parts = list_parts(trigger.options)
+    async def _join(self, trigger: Trigger, ends: Sequence[End], seq: int, graph: Graph) -> None:
+        """Record the end of parts of a trigger, and fire the trigger if all its parts have ended."""
+        parts, end = list_parts(trigger.options), ends[-1]
         if len(parts) == 1:
             _, joined = join_end(None, trigger.options, [parts], end)
             assert joined is not None
@@ -182,7 +183,7 @@ class Chains:
             return
         groups = group_parts(parts, graph)
         state, joined = fresh.state, None
-        for each in (end, *await self._find_missing(parts, end)):
+        for each in (*ends, *await self._find_missing(parts, end)):
             state, now_joined = join_end(state, trigger.options, groups, each)
             joined = now_joined or joined
         step = write_state(fresh, {**(state or {}), "seq": seq}, self._clock.now())
