@@ -27,11 +27,13 @@ REQUESTS = 4000
 EXAMPLES_EACH = 25
 RARELY_ACCEPTED = {
     "POST /api/v1/sign-in",
+    "POST /api/v1/hooks/{trigger_id}",
     "POST /api/v1/sessions/{key}/keys",
     "POST /api/v1/sessions/{key}/resize",
     "GET /api/v1/sessions/{key}/screen",
 }
-"""Requests that are accepted only at the right moment: with an unused link, or while nobody has closed the terminal."""
+"""Requests that are accepted only with a signature, or only at the right moment: with an unused link, or while nobody
+has closed the terminal."""
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
     "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method",
@@ -135,9 +137,10 @@ async def test_the_openapi_document_is_complete(document: Document) -> None:
             assert ref == "#/components/schemas/ProblemInfo", (route, status)
         for status in {"429", "503"} & set(problems):
             assert problems[status]["headers"]["Retry-After"], (route, status)
-        is_open = route in ("GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in")
+        proves = route in ("POST /api/v1/sign-in", "POST /api/v1/hooks/{trigger_id}")
+        is_open = proves or route in ("GET /api/v1/health", "GET /api/v1/ready")
         assert (operation.get("security") == []) is is_open, route
-        assert ("401" in problems) is (not is_open or route.endswith("/sign-in")), route
+        assert ("401" in problems) is (not is_open or proves), route
 
 
 async def test_every_body_and_record_has_a_valid_example(document: Document) -> None:
@@ -188,7 +191,10 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
     await open_screens(http)
     trees = await create_worktrees(http, post, folder)
     tokens = [(await post("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
-    automations = [(await post("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
+    webhook = {"kind": "webhook", "sign": "hmac", "per_minute": 600}
+    made = [await post("/automations", prompt="look", every="1h", triggers=[webhook]) for _ in range(10)]
+    automations = [automation["id"] for automation in made]
+    firings = [(await post(f"/automations/{key}/trigger", payload={"x": 1}))["id"] for key in automations]
     goals = [(await post("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
     for goal in goals[:15]:
         await post(f"/goals/{goal}/pause")
@@ -215,6 +221,8 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
         "path.rule_id": rules,
         "path.delivery_id": [delivery["id"] for delivery in deliveries],
         "path.automation_id": automations,
+        "path.firing_id": firings,
+        "path.trigger_id": [automation["triggers"][0]["id"] for automation in made],
         "path.goal_id": goals[:20],
         f"{COMPLETE} path.goal_id": goals[20:25],
         f"{DELAY} path.goal_id": goals[25:],

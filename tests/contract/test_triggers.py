@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midwatch.base.clock import SECOND
-from midwatch.base.errors import Conflict, LimitReached
+from midwatch.base.errors import Conflict, LimitReached, Unauthorized
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation
 from midwatch.domain.automation_step import pause_automation, start_firing
@@ -157,3 +157,22 @@ async def test_a_run_is_started_by_one_of_two_schedulers(desk: Desk) -> None:
     with pytest.raises(Conflict):
         await desk.store.apply(start_firing(automation, firing, NOW, AgentTerms()))
     assert len(await desk.store.list_runs("am_1")) == 1
+
+
+async def test_filtered_deliveries_are_counted_and_secrets_replaced(desk: Desk) -> None:
+    automation = await desk.store.get_automation("am_1")
+    assert automation is not None
+    hook = {**WEBHOOK, "filter": ["action = opened"]}
+    changed = replace(automation, triggers=(hook,))
+    await desk.store.apply(write_triggers(automation, changed, NOW))
+    secret = (await desk.triggers.secret("tr_1", rotate=True))["secret"]
+    for number in range(2):
+        trigger = await desk.store.get_trigger("tr_1")
+        assert trigger is not None and trigger.secret == secret
+        delivered = await desk.triggers.deliver(trigger, {}, b"{}", {"action": f"closed {number}"})
+        assert delivered.status == "filtered"
+    (row,) = await desk.triggers.of_automation("am_1")
+    assert (row["filtered"], row["filtered_why"], row["filtered_summary"]) == (2, "action = opened", "closed 1")
+    assert await desk.triggers.firings("am_1") == []
+    with pytest.raises(Unauthorized):
+        await desk.triggers.check_delivery("tr_1", {}, b"{}")

@@ -113,8 +113,8 @@ class Call(NamedTuple):
     def has_object(self) -> bool:
         """Return whether the request is about an object that somebody owns."""
         text = self.path + QUERIES.get(self.name, "")
-        noun = r"\{(task|automation|firing|goal|handoff|approval|worktree)_id\}|/triggers/|/sessions/\{key\}|session_key=\{key\}"
-        return re.search(noun, text) is not None
+        noun = r"\{(task|automation|firing|goal|handoff|approval|worktree)_id\}|/sessions/\{key\}|session_key=\{key\}"
+        return re.search(noun, text) is not None or "/triggers/" in text
 
     def expects(self, role: str, relation: str, manage_tasks: str) -> bool:
         """Return whether the request must be allowed, by the table and by the setting `manage_tasks`."""

@@ -11,6 +11,8 @@ from midwatch.api.dependencies import Caller, DeskDep
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
+from midwatch.desk.desk import Desk
+from midwatch.domain.automation import Automation
 from midwatch.domain.trigger import list_new_webhooks
 from midwatch.wire.automations import (
     AutomationInfo,
@@ -43,8 +45,7 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
     """Create an automation. Give exactly one of `at`, `every` and `cron`, or `triggers`. Shows secrets of webhooks."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(None, automation))
-    return reply_created("automations", {**await desk.automations.describe(automation), "webhooks": webhooks})
+    return reply_created("automations", await describe_change(desk, None, automation))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -77,8 +78,13 @@ async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.A
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     before = await desk.automations.get(automation_id, actor=actor)
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
-    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(before, automation))
-    return Json({**await desk.automations.describe(automation), "webhooks": webhooks})
+    return Json(await describe_change(desk, before, automation))
+
+
+async def describe_change(desk: Desk, before: Automation | None, after: Automation) -> dict[str, Any]:
+    """Return an automation that was just created or changed as JSON, with the secrets of its new webhooks."""
+    webhooks = await desk.triggers.list_webhooks(list_new_webhooks(before, after))
+    return {**await desk.automations.describe(after), **({"webhooks": webhooks} if webhooks else {})}
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)

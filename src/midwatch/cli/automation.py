@@ -86,7 +86,7 @@ async def add(
     automation = await desk.client.create_automation(prompt, request)
     notice = await desk.warn_without_worker("no run starts yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
-    webhooks = describe_webhooks(automation["webhooks"])
+    webhooks = describe_webhooks(automation.get("webhooks", ()))
     return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), notice)
 
 
@@ -162,7 +162,9 @@ async def edit(
             changes["triggers"] = [*kept, *added]
         automation = await desk.client.patch_automation(automation_id, changes, revision=revision)
     text = f"{automation['id']} changed: {describe_schedule(automation)}, by {automation['agent']}"
-    return Reply(automation, out.join(text, describe_next_runs(automation), describe_webhooks(automation["webhooks"])))
+    return Reply(
+        automation, out.join(text, describe_next_runs(automation), describe_webhooks(automation.get("webhooks", ())))
+    )
 
 
 @command(app)
@@ -353,7 +355,8 @@ def describe_schedule(automation: AutomationInfo) -> str:
 
 def describe_webhooks(webhooks: Sequence[WebhookInfo]) -> str | None:
     """Return the addresses and secrets of new webhooks as lines."""
-    return "\n".join(f"webhook {each['trigger_id']}\n  {each['url']}\n  secret {each['secret']}" for each in webhooks)
+    lines = (f"webhook {each['trigger_id']}\n  {each['url']}\n  secret {each['secret']}" for each in webhooks)
+    return "\n".join(lines) or None
 
 
 def describe_trigger(trigger: TriggerInfo) -> str:

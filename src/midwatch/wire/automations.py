@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -27,9 +27,9 @@ class AutomationInfo(dict[str, Any]):
     """An automation as JSON. `schedule` has one of at, every (seconds) and cron, or none if only triggers start it."""
 
 
-@shape_of(Automation, **MORE, webhooks=list[WebhookInfo])
+@shape_of(Automation, **MORE, webhooks=NotRequired[list[WebhookInfo]])
 class ChangedAutomation(AutomationInfo):
-    """An automation that was created or changed. `webhooks` are its new webhooks, with their secrets."""
+    """An automation that was created or changed. `webhooks` are its new webhooks with their secrets, if any."""
 
 
 class AutomationPage(TypedDict):
