@@ -82,5 +82,34 @@ async def check_outcome(home: Path) -> None:
     assert skipped.chain_id == started.chain_id == runs["a"][0].id
 
 
+async def test_events_are_followed_only_while_a_trigger_waits_for_them(tmp_path: Path) -> None:
+    async def work(turn: Turn) -> str:
+        return "ok"
+
+    settings = Settings.load(tmp_path, shutdown_grace=0, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(work, name="it")}) as desk:
+
+        def list_followed() -> list[tuple[str, ...]]:
+            return [each.which.kinds for each in desk.subscriptions.list() if each.name == "triggers"]
+
+        before = await desk.tasks.submit("x", agent="it")
+        await desk.tasks.wait(before.id)
+        assert list_followed() == []
+        trigger = {"kind": "event", "kinds": ["task_finished"]}
+        automation = await desk.automations.create("x", agent="it", triggers=[trigger])
+        await until(lambda: list_followed() == [("task_finished",)])
+        task = await desk.tasks.submit("x", agent="it")
+        await desk.tasks.wait(task.id)
+        await until(lambda: has_runs(desk, automation.id))
+        (firing,) = await desk.triggers.firings(automation.id)
+        assert json.loads(firing.payload or "")["task_id"] == task.id
+        await desk.automations.delete(automation.id)
+        await until(lambda: list_followed() == [])
+
+
+async def has_runs(desk: Runtime, automation_id: str) -> bool:
+    return bool(await desk.automations.history(automation_id))
+
+
 if __name__ == "__main__":
     crash_at_every_write(run_scenario, Path(sys.argv[1]), "chain", "before")

@@ -266,7 +266,7 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING",
         "budget": {"tokens": 1}, "on_budget": "ask",
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
-        "triggers": ({"id": "tr_1", "kind": "git", "repository": "/srv/app"},),
+        "triggers": ({"id": "tr_1", "kind": "git", "repository": "/srv/app", "branch": "main"},),
         "cron": "0 9 * * *", "zone": "Europe/Berlin",
         "next_run_at": clock.now() + 7,
     }  # fmt: skip

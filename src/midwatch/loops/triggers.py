@@ -33,7 +33,7 @@ log = logging.getLogger("midwatch.triggers")
 
 POLL_SECONDS = 1.0
 """The shortest time between two looks at files."""
-SHARE = 50.0
+SHARE = 100.0
 """Looks at files take at most one part in this many of the time."""
 SLOWEST_POLL = 30.0
 LOOK_SECONDS = 20.0
@@ -133,9 +133,9 @@ class TriggerWatch(LeaderLoop):
         groups += [[watch] for watch in watches if watch.alone]
         began = time.monotonic()
         looks = await asyncio.gather(*(self._look_at_group(group) for group in groups))
-        pause = min(max(POLL_SECONDS, (time.monotonic() - began) * SHARE), SLOWEST_POLL)
+        due_at = self._in(min(max(POLL_SECONDS, (time.monotonic() - began) * SHARE), SLOWEST_POLL))
         for watch, seen in (pair for group in looks for pair in group):
-            watch.due_at = self._in(pause)
+            watch.due_at = due_at  # all at the same time, so that the next look is one look
             await self._try(watch, partial(self._compare_files, watch, seen))
 
     async def _look_at_group(self, group: Sequence[Watch]) -> list[tuple[Watch, Look]]:
