@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import Conflict
@@ -22,19 +22,17 @@ from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
 from midwatch.live.event_logs import EventLogWriter
 from midwatch.live.telemetry import ENDS, Telemetry, Workflows
-from midwatch.live.trigger_events import TriggerEvents
 from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
-from midwatch.loops.triggers import TriggerWatch
 from midwatch.programs.cgroup import remove_leftovers
-from midwatch.programs.git_branch import GitBranches
 from midwatch.programs.reaper import identify, reap
 from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
+from midwatch.runtime.trigger_watch import build_trigger_watch
 from midwatch.services.agent_registry import describe_offer
 
 FOREIGN = "foreign"
@@ -53,6 +51,19 @@ class Part(NamedTuple):
     wake: Callable[[frozenset[str]], object] = lambda topics: None
     topics: frozenset[str] = frozenset()
     """A commit with one of these topics wakes the part."""
+
+
+class _Loop(Protocol):
+    """A background loop."""
+
+    async def start(self) -> None:
+        """Start the loop."""
+
+    async def stop(self) -> None:
+        """Stop the loop."""
+
+    def wake(self) -> None:
+        """Check for due work now."""
 
 
 class Pace(NamedTuple):
@@ -118,7 +129,7 @@ class Crew:
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
             desk.handoffs.expire, nap=pace.nap,
         )  # fmt: skip
-        self.trigger_watch = self._build_trigger_watch()
+        self.trigger_watch = build_trigger_watch(desk, self.engine.leads, pace.nap)
         desk.registry.on_change(self._offer_agents)
 
     def parts(self) -> list[Part]:
@@ -142,14 +153,6 @@ class Crew:
             parts.append(_loop(self.trigger_watch, "automation"))
         parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
         return parts
-
-    def _build_trigger_watch(self) -> TriggerWatch:
-        desk, leads = self._desk, self.engine.leads
-        events = TriggerEvents(desk.store, desk.subscriptions, desk.chains.find_kinds, desk.chains.take, leads)
-        branches = GitBranches(home=str(desk.home.path), filters=desk.settings.git_filters)
-        return TriggerWatch(
-            desk.store, desk.clock, leads, desk.triggers, branches, events.follow, nap=self._pace.nap
-        )  # fmt: skip
 
     def _build_engine(self) -> Engine:
         desk, worker = self._desk, self.worker
@@ -228,7 +231,7 @@ class Crew:
             )
 
 
-def _loop(loop: Courier | Pruner | Rescuer | Scheduler | TriggerWatch, *topics: str) -> Part:
+def _loop(loop: _Loop, *topics: str) -> Part:
     return Part(loop.start, loop.stop, lambda woken_by: loop.wake(), frozenset(topics))
 
 
