@@ -267,6 +267,34 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     ]
 
 
+async def test_a_webhook_is_added_tested_and_imported(either: Desk, tmp_path: Path) -> None:
+    added = either("automation", "add", "cat", "--webhook", "github", "--filter", "action = opened")
+    lines = [line.split() for line in added.stdout.splitlines()]
+    made, trigger, (url,), (_, secret) = lines[0][0], lines[2][1], lines[3], lines[4]
+    assert url.endswith(f"/api/v1/hooks/{trigger}") and secret.startswith("whsec_")
+    assert secret in either("automation", "secret", trigger).stdout
+    assert either.run_json("automation", "secret", trigger, "--rotate")["secret"] != secret
+    fired = either.run_json("automation", "trigger", made, "--payload", "-", said='{"action": "closed"}')
+    (firing,) = either.run_json("automation", "firings", made)["firings"]
+    assert (firing["id"], firing["summary"]) == (fired["id"], "by hand: closed")
+    assert either.run_json("automation", "replay", firing["id"])["replay_of"] == firing["id"]
+    shown = either("automation", "show", made).stdout
+    assert url in shown and "by hand: closed" in shown and "whsec_" not in shown
+    assert "--filter needs --webhook" in either.run_refused(2, "automation", "add", "cat", "--filter", "a = b")
+    assert "cannot be read" in either.run_refused(2, "automation", "edit", made, "--webhook", "hmac", "--filter", "a")
+
+    file = tmp_path / "all.json"
+    file.write_text(either("automation", "export").stdout)
+    assert "whsec_" not in file.read_text()
+    assert "skipped: it is the same here" in either("automation", "import", str(file)).stdout
+    either.run_json("automation", "edit", made, "--trigger", "", "--every", "2h")
+    assert either.run_json("automation", "show", made)["triggers"] == []
+    back, note = either("automation", "import", str(file)).stdout.splitlines()
+    assert back == f"{made} changed" and "has a new secret: midwatch automation secret tr_" in note
+    (again,) = either.run_json("automation", "import", str(file))["automations"]
+    assert (again["what"], again["new_webhooks"]) == ("same", [])
+
+
 async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -> None:
     good = either.run_json("automation", "add", "echo one", "--cron", "@daily", "--tz", "UTC")
     either.run_json("automation", "edit", good["id"], "--title", "as it is")

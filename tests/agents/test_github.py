@@ -83,7 +83,7 @@ async def test_an_issue_and_a_push_on_github_start_runs(home: Path) -> None:
             return firings if [firing["status"] for firing in firings] == ["started"] * 2 else None
 
         pushed, opened = await until(have_started)
-        assert opened["summary"] == "issues opened #1 by admin"
+        assert opened["summary"] == "issue opened #1 by admin"
         assert pushed["summary"].startswith("push to main by admin (1 commit")
         prompts = [(await served.wait_for_end(firing["task_id"]))["prompt"] for firing in (opened, pushed)]
         assert '"The mast is broken"' in prompts[0] and '"Mend the mast"' in prompts[1]

@@ -475,3 +475,33 @@ async def fill_chain(desk: Desk) -> str:
         )
     await desk.until(f"/automations/{clean}", lambda automation: not automation["running"])
     return report
+
+
+async def test_a_webhook_is_added_and_its_firing_repeated(desk: Desk) -> None:
+    page = await desk.open("/automations/new")
+    await page.get_by_label("Prompt", exact=True).fill("Look at the push")
+    await page.get_by_label("Agent").select_option("demo")
+    await page.get_by_role("button", name="No time").click()
+    await expect(page.get_by_role("status", name="Next runs")).to_contain_text("Runs only when a trigger fires.")
+    await page.locator("summary", has_text="Webhook").click()
+    await page.get_by_label("Add a webhook").select_option("github")
+    await page.get_by_label("Conditions").fill("ref = refs/heads/main\n")
+    await page.get_by_role("button", name="Create automation").click()
+    shown = page.locator(".new-webhook .command code")
+    await expect(shown).to_have_count(2)
+    url, secret = await shown.all_inner_texts()
+    assert "/api/v1/hooks/tr_" in url and secret.startswith("whsec_")
+    await page.get_by_role("link", name="Open the automation").click()
+
+    triggers = page.locator(".panel.triggers")
+    await expect(triggers).to_contain_text("sign: github, filter: ref = refs/heads/main")
+    await expect(triggers).to_contain_text(url)
+    assert secret not in await page.content()
+    automation = page.url.rpartition("/")[2]
+    await desk.post(f"/automations/{automation}/trigger", {"payload": {"ref": "refs/heads/<b>main</b>", "commits": []}})
+    firings = page.locator(".panel.firings tbody tr")
+    await expect(firings).to_have_count(1)
+    await expect(firings).to_contain_text("by hand: push to <b>main</b> (0 commits)")
+    await expect(firings.get_by_role("link", name="task")).to_be_visible()
+    await firings.get_by_role("button", name="Replay").click()
+    await expect(firings).to_have_count(2)

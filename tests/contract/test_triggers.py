@@ -10,9 +10,11 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict, LimitReached, Unauthorized
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import Automation
+from midwatch.domain.automation import CLOSED, Automation
 from midwatch.domain.automation_step import pause_automation, start_firing
+from midwatch.domain.changes import Changes, update_record
 from midwatch.domain.event import EventFilter
+from midwatch.domain.session import Session, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
 from midwatch.domain.trigger import MOST_WAITING, Trigger, define, write_triggers
@@ -122,6 +124,9 @@ async def test_too_many_waiting_firings_are_skipped(desk: Desk) -> None:
         await desk.triggers.fire(trigger, key=f"d{number}", summary="push")
     last = await desk.triggers.fire(trigger, key="last", summary="push")
     assert (last.firing.status, last.firing.reason) == ("skipped", "100 firings of this automation wait already")
+    assert await desk.store.count_waiting_firings("am_1") == MOST_WAITING
+    assert await desk.store.find_firing("tr_1", "last") == last.firing
+    assert [firing.key for firing in await desk.store.list_firings("am_1", 2)] == ["last", "d99"]
 
 
 async def test_a_firing_is_replayed_with_its_payload(desk: Desk) -> None:
@@ -176,3 +181,35 @@ async def test_filtered_deliveries_are_counted_and_secrets_replaced(desk: Desk) 
     assert await desk.triggers.firings("am_1") == []
     with pytest.raises(Unauthorized):
         await desk.triggers.check_delivery("tr_1", {}, b"{}")
+
+
+async def test_an_automation_that_cannot_run_is_paused_and_its_firing_says_why(store: Store) -> None:
+    desk = Desk(store, FakeClock(NOW))
+    await desk.add_automation()
+    automation = await store.get_automation("am_1")
+    assert automation is not None
+    await store.apply(Changes(updates=(update_record(automation, NOW, schedule={"zone": "Mars/Olympus"}),)))
+    fired = await desk.triggers.fire(desk.trigger, key="d1", summary="push")
+    await desk.scheduler.look()
+    await desk.scheduler.look()
+    automation = await store.get_automation("am_1")
+    firing = await store.get_firing(fired.firing.id)
+    assert automation is not None
+    assert firing is not None
+    assert automation.paused_why is not None
+    assert automation.paused_why.startswith("its schedule cannot be read: there is no time zone 'Mars/Olympus'")
+    assert (firing.status, firing.reason) == ("skipped", "its automation is paused")
+
+
+async def test_a_trigger_of_a_closed_session_pauses_its_automation(desk: Desk) -> None:
+    automation = await desk.store.get_automation("am_1")
+    assert automation is not None
+    key = automation.session_key
+    session = Session(key=key, agent="demo", gate_key=gate_key(key), created_at=NOW, updated_at=NOW)
+    await desk.store.open_session(session, ())
+    await desk.store.close_session(key, NOW, ())
+    await desk.triggers.fire(desk.trigger, key="d1", summary="push")
+    await desk.scheduler.look()
+    automation = await desk.store.get_automation("am_1")
+    assert automation is not None
+    assert (automation.status, automation.paused_why) == ("paused", CLOSED)

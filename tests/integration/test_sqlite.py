@@ -267,7 +267,7 @@ async def test_a_read_only_directory_is_reported(existing: bool) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
-async def make_filled_store(file: Path, tasks: int = 300) -> None:
+async def make_filled_store(file: Path, tasks: int = 500) -> None:
     store = await SqliteStore.open(file)
     await asyncio.gather(*(put(store, prompt="p" * 400) for _ in range(tasks)))
     await store.close()
@@ -288,7 +288,7 @@ async def test_a_damaged_header_is_reported_at_startup(file: Path) -> None:
 
 async def test_damage_in_the_middle_is_reported_on_read(file: Path) -> None:
     await make_filled_store(file)
-    damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
+    damage(file, file.stat().st_size // 3 * 2, file.stat().st_size // 3)
     store = await SqliteStore.open(file)
     try:
         with pytest.raises(StoreCorrupt, match="restore a backup"):
@@ -300,7 +300,7 @@ async def test_damage_in_the_middle_is_reported_on_read(file: Path) -> None:
 
 async def test_damage_in_the_middle_is_reported_on_write(file: Path) -> None:
     await make_filled_store(file)
-    damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
+    damage(file, file.stat().st_size // 3 * 2, file.stat().st_size // 3)
     store = await SqliteStore.open(file)
     try:
         for verb in (put, submit_and_claim, put):

@@ -40,6 +40,7 @@ from midwatch.domain.identity import OWNER, make
 from midwatch.domain.rule import Rule
 from midwatch.domain.session import Message, Session, gate_key
 from midwatch.domain.store import Store
+from midwatch.domain.trigger import Trigger, record_firing
 from midwatch.domain.turn_steps import Step
 from midwatch.domain.worktree import Worktree
 from midwatch.runtime.backup import backup, restore
@@ -110,7 +111,12 @@ async def fill(store: Store) -> None:
     account = Account(id=running_task.id, limits={"tokens": 5}, created_at=now)
     item = make_item(running_task.id, "t_child", "demo", "ok", "seven", now, wake=False)
     steer = a_steer(running_task, "later")
-    records = (an_automation(now), a_goal(now), account, rule, tree, step, steer, handoff, item)
+    options = {"id": "tr_1", "kind": "git", "branch": "main"}
+    automation = an_automation(now, triggers=(options,))
+    trigger = Trigger(id="tr_1", automation_id=automation.id, kind="git", options=options, created_at=now)
+    firing, fired = record_firing(automation, trigger, now, key="abc", summary="push", payload="1 commit")
+    assert fired.records == (firing,)
+    records = (automation, a_goal(now), account, rule, tree, step, steer, handoff, item, trigger, firing)
     await store.apply(Changes(records=records))
     await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)

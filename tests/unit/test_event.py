@@ -51,6 +51,7 @@ OWN_KINDS = {
     "rule_added", "rule_revoked",
     "message_delta", "gap", "interrupt_received", "session_opened", "session_closed", "token_created", "token_revoked",
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
+    "automation_triggered",
     "automation_missed", "automation_paused", "goal_created", "goal_changed", "goal_step", "goal_delayed",
     "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert", "agent_exited",
     "thought_update", "thought_delta", "plan_update", "worktree_changed", "llm_delta", "llm_retry",

@@ -130,7 +130,7 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
         fields = out.fields([*describe_automation(automation), *describe_firings(firings)])
         return out.join(fields, describe_next_runs(automation), *map(describe_trigger, triggers), hint)
 
-    return Reply({**automation, "trigger_rows": triggers, "firings": firings} if triggers else automation, describe)
+    return Reply({**automation, "trigger_details": triggers, "firings": firings} if triggers else automation, describe)
 
 
 @command(app, options=opt.FieldOptions(automation_fields, changes=True, zone=opt.NEW_ZONE))

@@ -112,7 +112,12 @@ def run_now(
 
 
 def start_firing(automation: Automation, firing: Firing, now: int, terms: AgentTerms) -> Changes:
-    """Start the run of a firing."""
+    """Return the step that starts the run of a firing, or that pauses the automation if it cannot be read here."""
+    try:
+        automation.times  # noqa: B018 - it raises if the zone is unknown
+    except InvalidInput as problem:
+        remedy = f"Set a new one: midwatch automation edit {automation.id}"
+        return pause_and_notify(automation, now, f"its schedule cannot be read: {problem}", remedy)
     text = f"{firing.summary}\n\n{firing.payload}"  # a stranger may have written both
     data = fence(text, f"from a {firing.kind} trigger", PAYLOAD_SHOWN) if firing.payload else None
     task = build_run(automation, now, now, terms, key=f"{automation.id}@{firing.id}", jitter=False, data=data)

@@ -18,10 +18,11 @@ BRANCH, TAG = "refs/heads/", "refs/tags/"
 def summarise(payload: Any, headers: Mapping[str, str]) -> str:
     """Return a payload in a few words. Names of headers are in lower case."""
     event = headers.get("x-github-event") or _find(payload, "object_kind", "type", "event", "event_type", "action")
+    event = "issue" if event == "issues" else event.replace("_", " ")
     subject = _find(payload, "object_attributes.iid", "issue.number", "pull_request.number", "number")
     action = _find(payload, "action", "object_attributes.action")
     ref, count = _find(payload, "ref"), _count_commits(payload)
-    if ref and (event in ("push", "tag_push") or (not event and count is not None)):
+    if ref and (event in ("push", "tag push") or (not event and count is not None)):
         words = f"push to {_short_ref(ref)}"
     else:
         words = " ".join(filter(None, (event or "delivery", action if action != event else "")))

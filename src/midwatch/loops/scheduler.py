@@ -119,6 +119,8 @@ class Scheduler(LeaderLoop):
                 return
             if reason := await self._refuse_firing(automation):
                 await self._store.apply(automations_step.skip_firing(automation, firing, now, reason))
+            elif await self._has_closed_session(automation):  # the firing is skipped next, with the reason
+                await self._store.apply(automations_step.pause_for_closed_session(automation, now))
             elif await self._store.find_open_run(automation.id) is None:
                 terms = await self._terms(automation.agent)
                 await self._store.apply(automations_step.start_firing(automation, firing, now, terms))
@@ -129,14 +131,17 @@ class Scheduler(LeaderLoop):
         except Exception:
             log.exception("firing %s could not be started", firing.id)
 
+    async def _has_closed_session(self, automation: Automation) -> bool:
+        session = await self._store.get_session(automation.session_key)
+        return session is not None and session.status == "closed"
+
     async def _refuse_firing(self, automation: Automation) -> str | None:
         """Return why an automation starts no run for a firing, or None."""
         if automation.status != "active":
             return f"its automation is {automation.status}"
         if automation.exhausted:
             return automations.SPENT
-        session = await self._store.get_session(automation.session_key)
-        return automations.CLOSED if session is not None and session.status == "closed" else None
+        return None
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:

@@ -51,7 +51,13 @@ class Right(NamedTuple):
 
 
 RIGHTS: Mapping[Action, Right] = {
-    "open": Right("use what needs no token: health, signing in, files of the console", "all", "all", "all", "all"),
+    "open": Right(
+        "use what needs no token: health, signing in, signed deliveries, files of the console",
+        "all",
+        "all",
+        "all",
+        "all",
+    ),
     "know": Right("see who one is, which agents there are, or how the interface works", "all", "all", "all", "all"),
     "read": Right(
         "read tasks, sessions, events, questions, automations, goals or handoffs", "all", "all", "all", "own"

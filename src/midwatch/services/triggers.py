@@ -21,14 +21,16 @@ from midwatch.domain.identity import AnyActor
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
-from midwatch.domain.trigger import MOST_WAITING, Firing, Trigger, record_firing
+from midwatch.domain.trigger import MOST_WAITING, PAYLOAD_SHOWN, Firing, Trigger, record_firing
 from midwatch.domain.watch_options import describe_trigger
 from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import require
 
-MINUTE = 60.0
+MINUTE, DAY = 60.0, 86400 * SECOND
+KEPT_OF_A_DAY = 100
+"""A skipped firing keeps its payload only if its trigger fired less often in a day, so that noise fills no disk."""
 NOTHING = Changes()
 MOST_IN_A_MINUTE = 60
 """How often a trigger fires in a minute at most, unless its option `per_minute` is lower."""
@@ -92,6 +94,9 @@ class Triggers:
             )
             if skipped is None and await self._store.count_waiting_firings(automation.id) >= MOST_WAITING:
                 skipped = f"{MOST_WAITING} firings of this automation wait already"
+            is_noise = skipped is not None or automation.status != "active"
+            if is_noise and limited and await self._store.count_firings(trigger.id, now - DAY) >= KEPT_OF_A_DAY:
+                payload = None
             firing, step = record_firing(
                 automation, trigger, now, key=key, summary=summary, payload=payload, delay=delay, chain_id=chain_id,
                 path=path, skipped=skipped,
@@ -260,5 +265,6 @@ class Triggers:
 
 
 def write_payload(payload: Any) -> str:
-    """Return a payload as JSON for people, in the order in which it was sent."""
-    return json.dumps(payload, indent=2, ensure_ascii=False)
+    """Return a payload as JSON, in the order in which it was sent. Lines and indents are added if it is short."""
+    text = json.dumps(payload, ensure_ascii=False)
+    return json.dumps(payload, indent=2, ensure_ascii=False) if len(text) <= PAYLOAD_SHOWN else text

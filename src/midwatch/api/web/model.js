@@ -170,6 +170,7 @@ const LINES = {
   automation_created: (p) => `Automation created: ${quote(p.title)}`,
   automation_changed: (p) => `Automation is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
   automation_fired: (p) => `Automation run ${p.run} started`,
+  automation_triggered: (p) => `Triggered: ${p.summary}${p.skipped ? `; skipped: ${p.skipped}` : ""}`,
   automation_missed: (p) => `${formatCount(p.count, "run")} ${{
     overlap: "skipped: the previous run is not finished", late: "skipped: too late",
     caught_up: "missed; one run starts now instead",

@@ -12,6 +12,7 @@ import {
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import { getName } from "../automation-parts.js";
 import { formatInterval } from "../time.js";
+import { createWebhookFields, showWebhooks, takeWebhook } from "../trigger-parts.js";
 
 const PREVIEW_COUNT = 5;
 const KINDS = {
@@ -27,6 +28,7 @@ const KINDS = {
     name: "Once", label: "Time", placeholder: "e.g. tomorrow 09:00",
     hint: "For example 2026-03-29T09:00, in 20m, 09:00, tomorrow 09:00 or fri 09:00.", preset: "in 1h",
   },
+  none: { name: "No time", label: "Time", placeholder: "", hint: "Only its triggers start a run.", preset: "" },
 };
 const MISSED = [
   ["once_within", "run once, unless it is too late"], ["once", "run once, however late"], ["skip", "skip"],
@@ -56,6 +58,7 @@ export async function renderAutomationForm(main, page, automation) {
     h("div.form-row", createField("Agent", agent),
       createField("Directory", createDirectoryPicker(automation?.workdir ?? ""))),
     times.node,
+    createWebhookFields(),
     createBudgetFields({
       about: "For each run and all work that grows out of it.", empty: "agent default", limits: automation?.budget,
       mode: automation?.on_budget,
@@ -90,12 +93,15 @@ export async function renderAutomationForm(main, page, automation) {
       automation ? h("a.button.quiet", { href: `/automations/${automation.id}` }, "Back") : null));
   await agent.ready.catch(() => {});
   const first = readForm(form);
+  takeWebhook(first);
   const key = createRequestKey();
   handleSubmit(form, button, async () => {
     const values = readForm(form);
     if (!values.prompt.trim()) return showProblem(form, { field: "prompt", message: "Enter a prompt." });
     const navigate = createNavigator();
+    const webhook = takeWebhook(values);
     const body = automation ? collectChanges(first, values) : buildBody(values);
+    if (webhook) body.triggers = [...(automation?.triggers ?? []), webhook];
     if (automation && !Object.keys(body).length) return navigate(`/automations/${automation.id}`);
     const request = automation
       ? patch(`/automations/${automation.id}`, { ...body, revision: automation.revision })
@@ -104,7 +110,7 @@ export async function renderAutomationForm(main, page, automation) {
       if (["at", "every", "cron"].includes(problem.field)) problem.field = "times";
       throw problem;
     });
-    return navigate(`/automations/${saved.id}`);
+    return saved.webhooks ? showWebhooks(main, saved) : navigate(`/automations/${saved.id}`);
   });
   submitWithKey(form);
   if (!page.isCurrent()) return undefined;
@@ -121,7 +127,8 @@ function readForm(form) {
 
 /** Split the values of the form into the schedule for the request and the rest. */
 function splitValues({ kind, times, zone, ...rest }) {
-  return [{ [kind]: times.trim(), ...(zone.trim() ? { zone: zone.trim() } : {}) }, rest];
+  const moment = kind === "none" ? {} : { [kind]: times.trim() };
+  return [{ ...moment, ...(zone.trim() ? { zone: zone.trim() } : {}) }, rest];
 }
 
 function buildBody(values) {
@@ -145,7 +152,7 @@ function collectChanges(first, values) {
 /** Create the fields of the schedule, with a preview of the next runs. */
 function createSchedule(automation, page) {
   const old = automation?.schedule ?? {};
-  const firstKind = Object.keys(KINDS).find((kind) => old[kind] !== undefined) ?? "cron";
+  const firstKind = Object.keys(KINDS).find((kind) => (old[kind] ?? null) !== null) ?? (automation ? "none" : "cron");
   const kind = h("input", { type: "hidden", name: "kind", value: firstKind });
   const typed = { every: old.every ? formatInterval(old.every) : null, cron: old.cron, at: old.at };
   const text = h("input.mono",
@@ -178,6 +185,7 @@ function createSchedule(automation, page) {
     setText(hint, about);
     text.placeholder = placeholder;
     text.value = value;
+    text.hidden = kind.value === "none";
   };
   const startRequest = trackRequests();
   const preview = async () => {
@@ -187,7 +195,7 @@ function createSchedule(automation, page) {
       : null;
     const reply = parameters
       ? await get(`/schedules/preview${parameters}`).catch((problem) => ({ problem }))
-      : { when: "Enter a time.", next_runs: [] };
+      : { when: kind.value === "none" ? "Runs only when a trigger fires." : "Enter a time.", next_runs: [] };
     if (!isLatest() || !page.isCurrent()) return;
     words.classList.toggle("bad-text", Boolean(reply.problem));
     setText(words,

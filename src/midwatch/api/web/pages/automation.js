@@ -17,11 +17,12 @@ import {
   updateRun,
 } from "../automation-parts.js";
 import { formatDateTime, formatMoment, formatPeriod } from "../time.js";
+import { createTriggerPanels, drawTriggers, formatTriggers } from "../trigger-parts.js";
 import { renderAutomationForm } from "./automation-form.js";
 import { formatLastRun, runNow } from "./automations.js";
 import { formatTokens, sumTokens } from "../figures.js";
 
-const HISTORY = 100;
+const HISTORY = 100, FIRINGS = 50;
 
 export default async function renderAutomation(main, page) {
   const id = page.params.id;
@@ -32,7 +33,7 @@ export default async function renderAutomation(main, page) {
   }
   main.className = "task-page item-page";
   const view = buildPage(main, id);
-  const data = { automation: null, when: "", runs: [], nodes: [] };
+  const data = { automation: null, when: "", runs: [], triggers: [], firings: [], nodes: [] };
   const draw = limitToFrame(() => page.isCurrent() && data.automation && drawAll(view, data, page));
   const startRequest = trackRequests();
   const read = async () => {
@@ -42,8 +43,13 @@ export default async function renderAutomation(main, page) {
       get(path), get(`${path}/history?limit=${HISTORY}`), get(`/schedules/day?id=${encodeURIComponent(id)}`),
       get(`${path}/chain`),
     ]);
+    const fired = automation.triggers.length
+      ? await Promise.all([get(`${path}/triggers`), get(`${path}/firings?limit=${FIRINGS}`)])
+      : [{ triggers: [] }, { firings: [] }];
     if (!accept()) return;
-    Object.assign(data, { automation, runs: history.runs, when: days.days[0]?.when ?? "", nodes: chain.nodes });
+    Object.assign(data, { automation, runs: history.runs, ...fired[0], ...fired[1], nodes: chain.nodes });
+    const timed = ["at", "every", "cron"].some((name) => (automation.schedule[name] ?? null) !== null);
+    data.when = [timed && days.days[0]?.when, formatTriggers(automation)].filter(Boolean).join(", ");
     draw();
   };
   const taskIds = new Set();
@@ -72,7 +78,7 @@ function buildPage(main, id) {
     prompt: h("div.plain-text"), runs: h("tbody"), times: h("ol.times"), facts: h("dl.facts"),
     note: h("p.status-note"), deletedNote: h("div.status-note.deleted-note", { hidden: true }),
     noRuns: createEmpty("No runs yet", "Each run is a task. Runs are listed here when they start."),
-    noTimes: h("p.faint", "No next run."),
+    noTimes: h("p.faint", "No next run."), fired: createTriggerPanels(),
   };
   view.nextLine.append("next run ", view.next);
   const runs = createPanel("Runs", { name: "runs" });
@@ -93,8 +99,8 @@ function buildPage(main, id) {
     createDetailHead("/automations", "Automations", view.title, view.buttons),
     h("p.task-line", view.status, view.when, view.nextLine, h("span.spacer"), h("code.faint", id)),
     view.deletedNote, view.note, view.chainPanel,
-    h("div.task-grid", h("div.stack", createTextPanel("Prompt", view.prompt), runs.node),
-      h("div.stack", times.node, about.node)));
+    h("div.task-grid", h("div.stack", createTextPanel("Prompt", view.prompt), runs.node, view.fired.firings),
+      h("div.stack", times.node, view.fired.triggers, about.node)));
   view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
   return view;
@@ -131,6 +137,7 @@ function drawAll(view, data, page) {
   renderKeyed(view.times, automation.next_runs.map((at) => ({ at })), (run) => run.at,
     ({ at }) => h("li", h("time.num", { dateTime: at, title: at }, formatMoment(at)), createAgo(at)));
   view.noTimes.hidden = automation.next_runs.length > 0;
+  drawTriggers(view.fired, data);
   drawFacts(view.facts, automation, data.when);
 }
 
