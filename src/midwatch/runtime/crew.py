@@ -7,7 +7,6 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from midwatch.base.clock import LONGEST_NAP, SECOND
@@ -20,19 +19,17 @@ from midwatch.domain.engine import Engine
 from midwatch.domain.instance import Instance, Role
 from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
-from midwatch.live.event_logs import EventLogWriter
-from midwatch.live.telemetry import ENDS, Telemetry, Workflows
+from midwatch.live.telemetry import Telemetry
 from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
 from midwatch.programs.cgroup import remove_leftovers
 from midwatch.programs.reaper import identify, reap
-from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
-from midwatch.runtime.trigger_watch import build_trigger_watch
+from midwatch.runtime.followers import build_trigger_watch, subscribe
 from midwatch.services.agent_registry import describe_offer
 
 FOREIGN = "foreign"
@@ -217,18 +214,7 @@ class Crew:
 
     async def _subscribe(self) -> None:
         """Subscribe the program for ended tasks, the telemetry and the event logs to the events that they need."""
-        desk, leads = self._desk, self.engine.leads
-        if desk.settings.task_end_program:
-            run = make_runner(desk.settings.task_end_program, desk.child_env)
-            await desk.task_ends.add("task_end", run, leads)
-        if self._telemetry is not None:
-            workflows = Workflows(self._telemetry, desk.store)
-            await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)
-        for name, log in desk.settings.event_logs.items():
-            write = EventLogWriter(log.options(name, desk.settings.home)).write
-            await desk.subscriptions.add(
-                f"event_log:{name}", write, durable=True, batches=True, seconds=inf, leads=leads
-            )
+        await subscribe(self._desk, self._telemetry, self.engine.leads)
 
 
 def _loop(loop: _Loop, *topics: str) -> Part:
