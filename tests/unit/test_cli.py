@@ -50,7 +50,7 @@ GROUPS = {
     "worktree": ["show", "diff", "merge", "remove"],
     "token": ["create", "list", "revoke"],
     "automation": [
-        "add", "list", "show", "edit", "pause", "resume", "run", "history", "firings", "replay", "trigger", "secret",
+        "add", "list", "show", "edit", "pause", "resume", "run", "history", "chain", "firings", "replay", "trigger", "secret",
         "rm", "preview", "export", "import",
     ],
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
