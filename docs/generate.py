@@ -39,6 +39,7 @@ from midwatch.desk.hook_settings import HookSettings
 from midwatch.desk.tables import (
     AgentSettings,
     ApprovalSettings,
+    CalendarSettings,
     CapabilitySettings,
     ChannelSettings,
     DayBudgetSettings,
@@ -100,6 +101,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "handoffs": HandoffSettings,
     "hooks": HookSettings,
     "event_logs.NAME": EventLogSettings,
+    "calendars.NAME": CalendarSettings,
     "agents.NAME": AgentSettings,
     "agents.NAME.approvals": ApprovalSettings,
     "agents.NAME.capabilities": CapabilitySettings,

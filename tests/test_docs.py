@@ -143,7 +143,7 @@ def test_every_event_error_and_setting_is_on_its_page() -> None:
     assert {
         cells.split("|")[1].strip(" `") for cells in re.findall(r"^\| `\w+` (\|.*)", read("errors.md"), re.M)
     } == codes
-    nested = {"agents", "channels", "day_budget", "event_logs", "goals", "handoffs", "prices", "retention"}
+    nested = {"agents", "calendars", "channels", "day_budget", "event_logs", "goals", "handoffs", "prices", "retention"}
     top = set(Settings.model_fields) - nested
     assert top <= set(first_cells(section(read("settings.md"), "## Top-level settings")))
 
@@ -374,7 +374,7 @@ def test_the_automations_page_lists_every_field_option_status_and_policy() -> No
     options = first_cells(section(text, "## Options"))
     assert sorted(options) == sorted(set(AutomationBody.model_fields) - {"prompt"})
     assert sorted(set(options) - only_when_made(text)) == sorted(
-        set(AutomationPatch.model_fields) - {"prompt", "revision"}
+        set(AutomationPatch.model_fields) - {"prompt", "revision", "keep_anchor"}
     )
     assert first_cells(section(text, "## States")) == list(automation.TRANSITIONS)
     assert sorted(first_cells(section(text, "### Missed runs"))) == sorted(get_args(automation.Missed))

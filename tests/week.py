@@ -393,7 +393,8 @@ class World:
             "agent": chance.choice(("ann", "bob", "eve")), "zone": chance.choice(("UTC", "Europe/Berlin")),
             "max_runs": chance.choice((0, 0, 3)), "missed": chance.choice(("skip", "once", "once_within")),
             "route": chance.choice((None, "there")), "fresh": chance.random() < 0.3, "quiet": "QUIET",
-            "jitter_seconds": chance.choice((0.0, 600.0)), **when,
+            "jitter_seconds": chance.choice((0.0, 600.0)), "overlap": chance.choice(("skip", "queue", "replace")),
+            "days_off": chance.choice(((), (), ("sat", "sun"))), **when,
         }  # fmt: skip
         if chance.random() < 0.4:
             fields["session_key"] = "chat:1" if fields["agent"] == "ann" else "chat:9"
@@ -440,6 +441,7 @@ class World:
             ("pause", lambda: automations.pause(name)), ("resume", lambda: automations.resume(name)),
             ("resume", lambda: automations.resume(name)), ("run", lambda: automations.run(name)),
             ("run", lambda: automations.run(name)), ("delete", lambda: automations.delete(name)),
+            ("stop", lambda: automations.pause(name, stop=True)),
             ("patch", lambda: automations.patch(name, chance.choice((
                 {"every": chance.choice((3, 7)) * HOUR}, {"cron": "15 */6 * * *"}, {"title": "x"}, {"max_runs": 9},
             )))),

@@ -124,7 +124,10 @@ class WeekChecker:
         changed.
         """
         about = [event for event in events if "automation_id" in event.payload]
-        automations = self.rows("SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations")
+        automations = self.rows(
+            "SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations "
+            "WHERE overlap = 'skip' AND days_off = '[]'"
+        )
         for name, status, due, schedule, most, runs in automations:
             before = self._next.get(name)
             self._next[name] = due
@@ -169,6 +172,14 @@ class WeekChecker:
             f"AND NOT EXISTS (SELECT 1 FROM tasks WHERE cause_id = automations.id AND {open_tasks})"
         )
         assert not stalled, f"nothing will fire {stalled}"
+        stalled = self.rows(
+            "SELECT id FROM automations WHERE status = 'active' AND waiting_run_at IS NOT NULL AND next_run_at > ? "
+            f"AND NOT EXISTS (SELECT 1 FROM tasks WHERE cause_id = automations.id AND {open_tasks})",
+            self._clock.now(),
+        )
+        assert not stalled, f"the waiting run of {stalled} will not start"
+        rests = self.rows("SELECT id FROM automations WHERE status <> 'active' AND waiting_run_at IS NOT NULL")
+        assert not rests, f"{rests} rest, and a run waits"
         idle = self.rows(
             "SELECT tasks.id FROM tasks JOIN goals ON goals.id = tasks.cause_id WHERE tasks.status = 'running' "
             "AND goals.status <> 'active' AND coalesce(tasks.stop_requested, '') <> 'cancel'"

@@ -19,6 +19,7 @@ CONFIG = f"""
 detect_agents = false
 default_agent = "shell"
 notify = "console"
+calendars = {{ holidays = {{ days = ["2026-03-30..2026-04-06"] }} }}
 
 [agents.shell]
 kind = "command"
@@ -201,15 +202,17 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
 
 async def test_add_accepts_every_option(either: Desk) -> None:
     automation = either.run_json(
-        "automation", "add", "echo {{date}}", "--at", "tomorrow 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
+        "automation", "add", "echo {{date}}", "--at", "2099-03-02 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
         "--timeout", "90m", "--route", "console", "--max-runs", "3", "--fresh", "--jitter", "5m", "--missed", "once",
         "--missed-window", "2h", "--quiet", "OK", "--tag", "a", "--tag", "b", "--session", "chat:1", "--on-crash",
-        "rerun", "--manage-mode", "scope_all", "--workdir", ".", "--paused",
+        "rerun", "--manage-mode", "scope_all", "--workdir", ".", "--paused", "--name", "once", "--overlap", "queue",
+        "--day-off", "sat", "--day-off", "holidays", "--quiet-hours", "22:00-07:00",
     )  # fmt: skip
     expected = {
         "title": "Once", "zone": "Asia/Tokyo", "timeout_seconds": 5400.0, "route": "console", "max_runs": 3,
         "fresh": True, "jitter_seconds": 300.0, "missed": "once", "missed_window": 7200.0, "quiet": "OK",
         "tags": ["a", "b"], "session_key": "chat:1", "on_crash": "rerun", "manage_mode": "scope_all",
+        "name": "once", "overlap": "queue", "days_off": ["sat", "holidays"], "quiet_hours": ["22:00-07:00"],
         "status": "paused", "next_run_at": None, "prompt": "echo {{date}}", "workdir": str(either.work),
     }  # fmt: skip
     assert {name: automation[name] for name in expected} == expected
@@ -219,6 +222,16 @@ async def test_add_accepts_every_option(either: Desk) -> None:
     assert len(text) == 6
     piped = either.run_json("automation", "add", "-", "--every", "1h", said="from a pipe\n")
     assert piped["prompt"] == "from a pipe"
+    assert either.run_json("automation", "show", "Once") == either.run_json("automation", "show", "once")
+    twin = either("automation", "add", "other", "--every", "1h", "--title", "Once")
+    assert twin.returncode == 0 and f"warning: {automation['id']} has the same title" in twin.stderr
+    assert automation["id"] in either.run_refused(4, "automation", "show", "Once")
+    assert automation["id"] in either.run_refused(4, "automation", "add", "x", "--every", "1h", "--name", "once")
+    assert either.run_json("automation", "rm", "once")["id"] == automation["id"]
+    begun = either.run_json("automation", "show", piped["id"])["schedule"]["anchor"]
+    kept = either.run_json("automation", "edit", piped["id"], "--every", "2h", "--keep-anchor")
+    assert kept["schedule"]["anchor"] == begun
+    assert either.run_json("automation", "edit", piped["id"], "--every", "3h")["schedule"]["anchor"] > begun
 
 
 async def test_an_automation_fires_on_time_with_its_own_environment(served: Desk) -> None:
@@ -331,6 +344,8 @@ def test_preview_prints_the_next_runs(offline: Desk) -> None:
         "automation", "preview", "--every", "24h", "--tz", "UTC", "--after", "2026-01-01", "--count", "2"
     )
     assert every == {"next_runs": ["2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00"]}
+    free = offline.run_json(*args, "--count", "2", "--day-off", "holidays", "--quiet-hours", "01:00-04:30")
+    assert free == {"next_runs": ["2026-03-29T04:30:00+02:00", "2026-04-07T04:30:00+02:00"]}
     once = offline.run_json("automation", "preview", "--at", "in 20m", "--tz", "UTC", "--after", "2026-01-01T00:00Z")
     assert once == {"next_runs": ["2026-01-01T00:20:00+00:00"]}
     assert not (offline.home / "midwatch.db").exists()

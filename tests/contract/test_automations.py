@@ -70,6 +70,23 @@ async def test_automations_are_listed_newest_first_by_scope_and_status(store: St
     assert [automation.id for automation in await store.list_automations(limit=1)] == ["am_3"]
 
 
+async def test_automations_are_found_by_name_and_title_and_a_name_belongs_to_one(store: Store) -> None:
+    one, two = (
+        replace(DAILY, name="b", title="a", overlap="queue", days_off=("sat",)),
+        replace(DAILY, id="am_2", name="a"),
+    )
+    await put(store, one, two, replace(DAILY, id="am_3", name="x", status="deleted"))
+    assert await store.find_automations("a") == [two, one]
+    assert [automation.id for automation in await store.find_automations("brief")] == ["am_2"]
+    assert await store.find_automations("x") == []
+    with pytest.raises(Conflict):
+        await put(store, replace(DAILY, id="am_4", name="a"))
+    await put(store, replace(DAILY, id="am_5", name="x"))
+    assert [automation.id for automation in await store.find_automations("x")] == ["am_5"]
+    with pytest.raises(Conflict):
+        await store.apply(Changes(updates=(Update("automation", "am_3", {"status": "paused"}, {"status": "deleted"}),)))
+
+
 async def test_due_automations_come_earliest_first(store: Store) -> None:
     assert await store.find_next_automation_at() is None
     for number, due in enumerate((NOW + 3, NOW + 1, NOW + 9, None)):

@@ -245,9 +245,33 @@ async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) ->
         await jump(desk, clock, START + HOUR)
         (run,) = await desk.automations.history(automation.id)
         assert (run.outcome, run.status) == ("silent", "done")
-        await channel.until(lambda c: bool(c.delivered))
-        assert {delivery.notice for delivery in channel.tried} == {"started"}
+        assert await desk.store.list_deliveries() == []
         assert (await desk.automations.get(automation.id)).consecutive_failures == 0
+
+
+async def test_a_due_run_replaces_a_running_one(home: Path) -> None:
+    clock, channel, first_only = FakeClock(START), RecordingChannel("there"), asyncio.Event()
+    agent = ScriptedAgent(wait_for(first_only), name="it")
+    async with open_desk(home, clock, agent, there=channel) as desk:
+        automation = await desk.automations.create("look", agent="it", every="1h", route="there", overlap="replace")
+        clock.set(START + HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 1))
+        clock.set(START + 2 * HOUR - 30 * SECOND)
+        await clock.advance(30)
+        await until(lambda: _turns(agent, 2))
+        second, first = await desk.automations.history(automation.id)
+        assert (second.status, first.outcome, first.attempt) == ("running", "cancelled", 1)
+        assert first == await desk.tasks.wait(first.id)
+        assert (first.error or "").startswith("replaced by the run that was due at ")
+        after = await desk.automations.get(automation.id)
+        assert (after.run_count, after.consecutive_failures, after.waiting_run_at) == (2, 0, None)
+        assert (after.last_result or "").startswith("replaced: ")
+        notices = [delivery.notice for delivery in await desk.store.list_deliveries()]
+        assert [notice for notice in notices if not notice.startswith("alert:")] == ["started", "started"]
+        first_only.set()
+        await until(lambda: is_idle(desk))
+        assert (await desk.tasks.get(second.id)).outcome == "ok"
 
 
 async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:

@@ -267,7 +267,8 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
         "budget": {"tokens": 1}, "on_budget": "ask",
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
         "triggers": ({"id": "tr_1", "kind": "git", "repository": "/srv/app", "branch": "main"},),
-        "cron": "0 9 * * *", "zone": "Europe/Berlin",
+        "cron": "0 9 * * *", "zone": "Europe/Berlin", "name": "brief",
+        "overlap": "queue", "days_off": ("sat",), "quiet_hours": ("22:00-07:00",),
         "next_run_at": clock.now() + 7,
     }  # fmt: skip
     assert set(fields) == CHANGEABLE - {"at", "every"}
@@ -336,8 +337,10 @@ async def test_a_changed_schedule_has_a_new_next_time(automations: Automations, 
     automation = await automations.create("x", every=3600, zone="UTC")
     start = clock.now()
     await clock.advance(600)
-    longer = await automations.patch(automation.id, {"every": 7200})
-    assert (longer.next_run_at, longer.times.anchor) == (start + 2 * HOUR, start)
+    kept = await automations.patch(automation.id, {"every": 7200, "keep_anchor": True})
+    assert (kept.next_run_at, kept.times.anchor) == (start + 2 * HOUR, start)
+    longer = await automations.patch(automation.id, {"every": 10800})
+    assert (longer.next_run_at, longer.times.anchor) == (clock.now() + 3 * HOUR, clock.now())
     daily = await automations.patch(automation.id, {"cron": "0 9 * * *"})
     assert daily.schedule == {"cron": "0 9 * * *", "zone": "UTC"}
     assert daily.next_run_at == parse_moment("2026-03-03T09:00:00+00:00", 0, "UTC")

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from midwatch.api.body_checks import MAX_TEXTS, Duration, Strict, check_absolute, check_json
+from midwatch.base.timetable import MAX_ITEMS
 from midwatch.domain import approval, channel
 from midwatch.domain.automation import Automation, ScopeKind, Times
 from midwatch.domain.event import KINDS, kinds_of
@@ -320,6 +321,13 @@ class AutomationPatch(Strict):
     """Changes of an automation."""
 
     revision: int | None = Field(None, ge=0)
+    keep_anchor: bool = Field(False, description="Count a changed interval from its old anchor instead of from now.")
+
+
+class PauseQuery(Strict):
+    """Whether the open run of a paused automation is cancelled."""
+
+    stop: bool = False
 
 
 @copy_of(Automation, NEW_SETTINGS)
@@ -376,6 +384,8 @@ class PreviewQuery(Strict):
     every: Seconds | None = None
     cron: str | None = Field(None, max_length=200)
     zone: str | None = Field(None, max_length=100)
+    days_off: list[str] = Field(default_factory=list, max_length=MAX_ITEMS)
+    quiet_hours: list[str] = Field(default_factory=list, max_length=MAX_ITEMS)
     count: int = Field(5, ge=1, le=100)
 
 

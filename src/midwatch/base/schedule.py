@@ -205,6 +205,20 @@ def _fields(cron: str) -> str:
 # -- wall time ---------------------------------------------------------------------------------------------------------
 
 
+def read_wall(moment: int, zone: str) -> datetime:
+    """Return the wall time that a clock in the zone shows at this moment, without zone information."""
+    return _wall(moment, find_zone(zone))
+
+
+def find_moments(wall: datetime, zone: str) -> tuple[int, ...]:
+    """Return the moments at which a clock in the zone shows `wall`: one or two.
+
+    If the clock skips `wall`, return the moment of the jump.
+    """
+    first, second = _readings(wall, find_zone(zone))
+    return (first, second) if first < second else (_resolve(wall, find_zone(zone)),)
+
+
 def _moment(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 

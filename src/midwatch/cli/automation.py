@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 HEADERS = ("ID", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
 FIRING_HEADERS = ("FIRING", "FIRED", "KIND", "WHAT", "STATUS", "TASK", "REASON")
+MOST_COMPARED = 200
+"""With how many automations the title of a new one is compared."""
 RUN_HEADERS = ("TASK", "SCHEDULED", "STARTED", "TOOK", "OUTCOME", "TOKENS", "RESULT")
 IMPORTED = {
     "made": "made",
@@ -86,8 +88,26 @@ async def add(
     automation = await desk.client.create_automation(prompt, request)
     notice = await desk.warn_without_worker("no run starts yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
+    twins = await warn_of_twins(desk, automation)
     webhooks = describe_webhooks(automation.get("webhooks", ()))
-    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), notice)
+    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), out.join(notice, twins) or None)
+
+
+async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
+    """Return a warning if other automations have the title of this new one, or its prompt if it has no title."""
+    what = get_what(automation)
+    others = await desk.client.automations(limit=MOST_COMPARED)
+    twins = [other["id"] for other in others if other["id"] != automation["id"] and get_what(other) == what]
+    if not twins:
+        return None
+    remove = f"midwatch automation rm {automation['id']}"
+    return f"warning: {', '.join(twins[:3])} has the same title; if you did not want two, remove this one: {remove}"
+
+
+def get_what(automation: AutomationInfo) -> str:
+    """Return the title of an automation, or else its prompt."""
+    what: str = automation["title"] or automation["prompt"]
+    return what
 
 
 @command(app, "list")
@@ -146,6 +166,9 @@ async def edit(
     after: After = None,
     after_any: AfterAny = False,
     outcome: Outcome = None,
+    keep_anchor: Annotated[
+        bool, Option("--keep-anchor", help="Count a changed --every from its old start instead of from now.")
+    ] = False,
     **changes: Any,
 ) -> Reply:
     """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''.
@@ -156,6 +179,8 @@ async def edit(
     added += read_watches(on_file, git, on_event, after, after_any, outcome)
     if not (changes or added or triggers is not None):
         raise click.BadParameter("nothing to change; add an option such as --cron or --prompt")
+    if keep_anchor:
+        changes["keep_anchor"] = True
     async with connect() as desk:
         if added or triggers is not None:
             kept = (await desk.client.automation(automation_id))["triggers"] if triggers is None else []
@@ -168,9 +193,13 @@ async def edit(
 
 
 @command(app)
-async def pause(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Pause an automation. A running task continues."""
-    automation = await desk.client.pause_automation(automation_id)
+async def pause(
+    desk: Desk,
+    automation_id: opt.AutomationId,
+    stop: Annotated[bool, Option("--stop", help="Cancel the running task, too.")] = False,
+) -> Reply:
+    """Pause an automation. A running task continues, unless --stop cancels it."""
+    automation = await desk.client.pause_automation(automation_id, stop=stop)
     resume = f"midwatch automation resume {automation['id']}"
     return Reply(automation, f"{automation['id']} is paused; resume it with `{resume}`")
 
@@ -268,11 +297,18 @@ async def preview(
         str | None, Option("--after", metavar="TIME", help="Show runs after this time. Default: now.")
     ] = None,
     count: Annotated[int, Option("--count", min=1, max=1000, help="Number of runs to show.")] = 5,
+    days_off: Annotated[
+        list[str] | None, Option("--day-off", metavar="DAY", help="Day without runs. Repeatable.")
+    ] = None,
+    quiet_hours: Annotated[
+        list[str] | None, Option("--quiet-hours", metavar="HOURS", help="Quiet hours: 22:00-07:00. Repeatable.")
+    ] = None,
     **times: Any,
 ) -> Reply:
     """Show the next runs of a schedule without creating an automation. Needs no server."""
     from midwatch.base.clock import SECOND, SystemClock
-    from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
+    from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment
+    from midwatch.base.timetable import Timetable
 
     zone = find_zone(times.pop("zone", host_zone())).key
     now = SystemClock().now() // SECOND * SECOND
@@ -280,9 +316,19 @@ async def preview(
     if "at" in times:
         times["at"] = parse_moment(times["at"], begin, zone)
     schedule = Schedule.make(zone=zone, anchor=begin, **times)
-    runs = [local_iso(moment, zone) for moment in upcoming(schedule, begin, count)]
+    timetable = Timetable.make(schedule, days_off or (), quiet_hours or (), read_calendars(days_off or ()))
+    runs = [local_iso(moment, zone) for moment in timetable.upcoming(begin, count)]
     lines = [f"  {moment}" for moment in runs] or [f"  no run after {local_iso(begin, zone)}"]
     return Reply({"next_runs": runs}, out.join(schedule.describe(), *lines))
+
+
+def read_calendars(days_off: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Return the calendars of the settings, which are read only if there are days off."""
+    if not days_off:
+        return {}
+    from midwatch.desk.config import Settings
+
+    return Settings.load().list_calendars()
 
 
 @command(app)
@@ -344,12 +390,17 @@ def describe_next_runs(automation: AutomationInfo) -> str:
 
 
 def describe_schedule(automation: AutomationInfo) -> str:
-    """Return the schedule of an automation, and the kinds of its triggers, as one line."""
+    """Return the schedule of an automation and the kinds of its triggers as one line, or why it cannot be read."""
     from midwatch.base.schedule import Schedule
 
+    if automation["problem"]:
+        return f"problem: {automation['problem']}"
     kinds = [f"on {name}" for name in dict.fromkeys(entry["kind"] for entry in automation["triggers"])]
     timed = any(automation["schedule"].get(name) is not None for name in ("at", "every", "cron"))
-    times = [Schedule.from_data(automation["schedule"]).describe()] if timed or not kinds else []
+    try:
+        times = [Schedule.from_data(automation["schedule"]).describe()] if timed or not kinds else []
+    except InvalidInput as problem:  # the server knows a zone that this machine does not know
+        return f"problem: {problem}"
     return ", ".join([*times, *kinds])
 
 
@@ -402,7 +453,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
     return [
         ("id", automation["id"]),
         ("status", "running" if automation["running"] else automation["status"]),
-        *out.pick(automation, paused="paused_why", title="title", prompt="prompt", agent="agent"),
+        *out.pick(automation, "name", paused="paused_why", title="title", prompt="prompt", agent="agent"),
         ("when", describe_schedule(automation)),
         ("zone", automation["zone"]),
         ("runs", f"{runs} of {most}" if most else runs),
@@ -413,6 +464,10 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         *out.pick(automation, "route", "workdir"),
         ("timeout", out.format_duration(automation["timeout_seconds"], "")),
         ("on crash", automation["on_crash"]),
+        ("overlap", automation["overlap"]),
+        *out.pick(automation, waiting_run="waiting_run_at"),
+        ("days off", ", ".join(automation["days_off"]) or None),
+        ("quiet hours", ", ".join(automation["quiet_hours"]) or None),
         ("jitter", out.format_duration(jitter) if jitter else None),
         ("missed runs", automation["missed"] + late),
         ("quiet", automation["quiet"]),

@@ -22,7 +22,7 @@ def draw_chain(nodes: Sequence[NodeInfo], chosen: str) -> list[str]:
 
 
 def _draw(node: NodeInfo, by_id: Mapping[str, NodeInfo], depth: int, lines: list[str], chosen: str) -> None:
-    mark = "* " if node["id"] == chosen else ""
+    mark = "* " if chosen in (node["id"], node["title"]) else ""
     lines.append("  " * depth + f"{mark}{out.shorten(node['title'], 40)}  {describe_last(node)}  {node['id']}")
     for below in by_id.values():
         if node["id"] in below["after"]:

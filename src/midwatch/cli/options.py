@@ -33,7 +33,7 @@ Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a PostgreS
 
 TaskId = Annotated[str, Argument(metavar="ID", help="Id of the task.")]
 ApprovalId = Annotated[str, Argument(metavar="ID", help="Id of the question.")]
-AutomationId = Annotated[str, Argument(metavar="ID", help="Id of the automation.")]
+AutomationId = Annotated[str, Argument(metavar="ID", help="Id, name or unique title of the automation.")]
 GoalId = Annotated[str, Argument(metavar="ID", help="Id of the goal.")]
 OptionalGoalId = Annotated[
     str | None, Argument(metavar="[ID]", help=f"Id of the goal. Default: ${OWN_GOAL}, set for agents.")
@@ -83,11 +83,13 @@ FLAGS = {
     "at": Flag(metavar="TIME"),
     "budget": Flag(help="Limits: tokens=200000,usd=1.5,steps=30,seconds=10m.", metavar="LIMITS", read=parse_budget),
     "cron": Flag(metavar="EXPR"),
+    "days_off": Flag("--day-off", help="Day without runs: 2026-12-24, a range, 12-25, sat, a calendar. Repeatable."),
     "idempotency_key": Flag("--key"),
     "max_seconds": Flag("--max-time"),
     "objective": Flag(help="New objective; - reads standard input.", read=read_prompt),
     "prompt": Flag(help="New instructions; - reads standard input.", read=read_prompt),
-    "quiet": Flag(metavar="TOKEN"),
+    "quiet": Flag(metavar="TEXT"),
+    "quiet_hours": Flag("--quiet-hours", help="Hours whose runs move to their end: 22:00-07:00. Repeatable."),
     "session_key": Flag("--session"),
     "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
     "workdir": Flag(read=absolute_path),

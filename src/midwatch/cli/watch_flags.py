@@ -22,7 +22,7 @@ OnEvent = Annotated[
 ]
 After = Annotated[
     list[str] | None,
-    Option("--after", metavar="NAME", help="Start after this automation, an id or a title. Repeatable: after all."),
+    Option("--after", metavar="NAME", help="Start after this automation, an id, name or title. Repeatable: after all."),
 ]
 AfterAny = Annotated[bool, Option("--after-any", help="Start after any of the automations of --after.")]
 Outcome = Annotated[

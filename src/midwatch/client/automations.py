@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midwatch.client.transport import Transport, path_of
+from midwatch.client.transport import Transport, add_query, path_of
 
 if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, ChangedAutomation, ImportInfo, NodeInfo, RunInfo
@@ -41,9 +41,10 @@ class AutomationCalls(Transport):
         """Change the fields in `wish`. Raise Conflict if the automation's revision is not `revision` any more."""
         return await self._patch(path_of("automation", automation_id), wish, prompt=prompt, revision=revision)
 
-    async def pause_automation(self, automation_id: str) -> AutomationInfo:
-        """Pause an automation. A running task continues."""
-        return await self._post(path_of("automation", automation_id, "pause"))
+    async def pause_automation(self, automation_id: str, *, stop: bool = False) -> AutomationInfo:
+        """Pause an automation. A running task continues, or is cancelled with `stop`."""
+        query = {"stop": True} if stop else {}
+        return await self._post(add_query(path_of("automation", automation_id, "pause"), query))
 
     async def resume_automation(self, automation_id: str) -> AutomationInfo:
         """Resume an automation, even if it is deleted."""

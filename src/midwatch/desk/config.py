@@ -31,6 +31,8 @@ from midwatch.desk.hook_settings import HookEntry
 from midwatch.desk.tables import (
     AgentSettings,
     ApprovalSettings,
+    CalendarName,
+    CalendarSettings,
     ChannelSettings,
     DayBudgetSettings,
     EventLogSettings,
@@ -166,6 +168,9 @@ class Settings(BaseModel):
     retention: RetentionSettings = Field(
         default_factory=RetentionSettings, description="Age and number of stored records."
     )
+    calendars: dict[CalendarName, CalendarSettings] = Field(
+        default_factory=dict, description="Days off of automations, by the name of the calendar."
+    )
     goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
         default_factory=DayBudgetSettings, description="Budget of all tasks together for a day."
@@ -183,6 +188,10 @@ class Settings(BaseModel):
     )
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
+
+    def list_calendars(self) -> dict[str, list[str]]:
+        """Return the days off of each calendar."""
+        return {name: calendar.days for name, calendar in self.calendars.items()}
 
     def policies(self) -> dict[str, Policy]:
         """Return the rules of each agent that has some."""

@@ -59,11 +59,18 @@ class Desk(Foundation):
             home=str(home.worktrees), host=socket.gethostname(), lock=home.lock,
         )  # fmt: skip
         self.automations = Automations(
-            store, clock, self.tasks, terms_of, check_route, settings.notify, submitter=self.id
+            store,
+            clock,
+            self.tasks,
+            terms_of,
+            check_route,
+            settings.notify,
+            submitter=self.id,
+            calendars=settings.list_calendars(),
         )
         self.triggers = Triggers(store, clock, self.find_public_url)
         self.chains = Chains(store, clock, self.triggers)
-        self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
+        self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route, settings.list_calendars())
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None
         self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env, self.authorization)

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from midwatch.base.errors import InvalidInput
+from midwatch.base.timetable import DaysOff, is_calendar_name
 from midwatch.domain.agent import NAME, AgentCapability
 from midwatch.domain.budget import Budget
 from midwatch.domain.event import KINDS
@@ -261,6 +262,31 @@ def check_event_logs(value: dict[str, EventLogSettings], info: ValidationInfo) -
             raise ValueError(f"{name} and {names[path]} write the same file; give one of them another `path`")
         names[path] = name
     return value
+
+
+def _check_calendar_name(name: str) -> str:
+    if not is_calendar_name(name):
+        raise ValueError("must be lower-case letters, digits, `-` or `_`, begin with a letter, and be no weekday")
+    return name
+
+
+def _check_days(days: list[str]) -> list[str]:
+    try:
+        DaysOff.parse(days)
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+    return days
+
+
+CalendarName = Annotated[str, AfterValidator(_check_calendar_name)]
+
+
+class CalendarSettings(_Section):
+    """A calendar, `[calendars.NAME]`: days off, which automations name in their `days_off`."""
+
+    days: Annotated[list[str], AfterValidator(_check_days)] = Field(
+        default_factory=list, description="Days: `2026-12-24`, `2026-12-24..2027-01-02`, `12-25` (each year) or `sat`."
+    )
 
 
 class GoalSettings(_Section):

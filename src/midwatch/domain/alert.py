@@ -114,7 +114,7 @@ def check_automation(automation: Automation, now: int) -> list[Alert]:
     due = automation.next_run_at
     if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
         return []
-    text = f"Overdue: {automation.name}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
+    text = f"Overdue: {automation.label}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
     about = (automation.route, automation.session_key, None, automation.agent)
     return [Alert(automation.id, "overdue", text, due, *about)]
 

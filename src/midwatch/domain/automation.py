@@ -6,6 +6,7 @@ An automation is running if it has an open task. Its steps are in `midwatch.doma
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_args
@@ -13,9 +14,11 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_a
 from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import Schedule
 from midwatch.base.text import cut
+from midwatch.base.timetable import MAX_ITEMS, NO_CALENDARS, Calendars, Timetable
 from midwatch.domain.budget import Budget
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
+from midwatch.domain.quiet import check_quiet
 from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.task import Task
@@ -26,6 +29,8 @@ Hold = Literal["closed", "runs"]
 ManageMode = Literal["creator_only", "scope_all"]
 ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
+Overlap = Literal["skip", "queue", "replace"]
+"""What happens if a run is due while the last one is open."""
 
 Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
 ScopeId = Annotated[str, Input("The user or chat. Default: its creator's.", takes=str | None, once=True, longest=500)]
@@ -43,6 +48,13 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
+_NAME = re.compile(r"(?!am_)[a-z0-9][a-z0-9_-]{0,59}", re.ASCII)
+NO_NAMES = frozenset({"export", "import", "new"})
+"""Texts that cannot be names, because they are parts of addresses."""
+NAME_FORM = (
+    "the name must have 1 to 60 lower-case letters, digits, `-` or `_`, such as morning-brief; "
+    f"it cannot begin with `am_` or be one of: {', '.join(sorted(NO_NAMES))}."
+)
 MAX_TAGS = 20
 
 
@@ -74,6 +86,9 @@ class Automation:
     ] = ()
     """The definitions of the triggers; see `midwatch.domain.trigger`."""
     title: Annotated[str, Input("Title. Default: the prompt.", longest=1000, agents=True, example="Morning brief")] = ""
+    name: Annotated[
+        str | None, Input("Unique short name, usable instead of the id.", longest=200, agents=True, example="brief")
+    ] = None
     fresh: Annotated[bool, Input("Start each run in a new session.", agents=True)] = False
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
@@ -108,6 +123,25 @@ class Automation:
     missed_window: Annotated[float, Input("For once_within: how late it may start.", seconds=True, agents=True)] = (
         WINDOW_SECONDS
     )
+    overlap: Annotated[
+        Overlap | None,
+        Input("A run while one is open: skip, queue or replace. Default: skip; queue for triggers.", agents=True),
+    ] = None
+    days_off: Annotated[
+        tuple[str, ...],
+        Input(
+            "Days without runs: a date, a range, 12-25, sat, or a calendar of the settings.",
+            longest=MAX_ITEMS,
+            agents=True,
+            example=["sat", "sun"],
+        ),
+    ] = ()
+    quiet_hours: Annotated[
+        tuple[str, ...],
+        Input(
+            "Hours whose runs move to their end: 22:00-07:00.", longest=MAX_ITEMS, agents=True, example=["22:00-07:00"]
+        ),
+    ] = ()
     quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
     on_budget: Annotated[
@@ -124,6 +158,8 @@ class Automation:
         Input("When it runs next, if not by its schedule.", takes=str | None, longest=100),
         Example("2026-01-05T08:00:00.000000Z"),
     ] = None
+    waiting_run_at: int | None = None
+    """When the run was due that waits for the end of the open run, or None."""
     last_run_at: int | None = None
     deleted_at: int | None = None
     last_result: Annotated[str | None, Example(f"ok: {AT}")] = None
@@ -141,15 +177,21 @@ class Automation:
             raise InvalidInput("the schedule of the automation cannot be read; set a new schedule.", field="schedule")
         return Schedule.from_data(self.schedule)
 
+    def timetable(self, calendars: Calendars = NO_CALENDARS) -> Timetable:
+        """Return the schedule with days off and quiet hours; raise InvalidInput if one of them cannot be used."""
+        return Timetable.make(self.times, self.days_off, self.quiet_hours, calendars)
+
     @property
     def timed(self) -> bool:
         """Return whether the automation has times, and does not wait for triggers alone."""
+        if not isinstance(self.schedule, Mapping):  # it cannot be read
+            return True
         return any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
 
     @property
-    def name(self) -> str:
-        """Return the title of the automation, or the beginning of its prompt."""
-        return self.title or cut(self.prompt, 50)
+    def label(self) -> str:
+        """Return the title of the automation, its name, or the beginning of its prompt."""
+        return self.title or self.name or cut(self.prompt, 50)
 
     @property
     def exhausted(self) -> bool:
@@ -194,6 +236,9 @@ class AutomationStore(Protocol):
         Without `statuses`, return all automations that are not deleted.
         """
 
+    async def find_automations(self, text: str, limit: int = 3) -> list[Automation]:
+        """Return automations whose name or title is `text` and that are not deleted; one with this name is first."""
+
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
 
@@ -219,6 +264,10 @@ class AutomationStore(Protocol):
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
+def _clean(items: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+
+
 def normalise(automation: Automation) -> Automation:
     """Return the automation in the form in which it is stored.
 
@@ -228,14 +277,18 @@ def normalise(automation: Automation) -> Automation:
     return replace(
         automation,
         title=automation.title.strip(),
+        name=(automation.name or "").strip() or None,
         prompt=automation.prompt.strip(),
         scope_id=automation.scope_id.strip(),
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
+        days_off=_clean(automation.days_off),
+        quiet_hours=_clean(automation.quiet_hours),
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
         budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
         deleted_at=automation.deleted_at if automation.status == "deleted" else None,
         next_run_at=automation.next_run_at if automation.status == "active" else None,
+        waiting_run_at=automation.waiting_run_at if automation.status == "active" else None,
     )
 
 
@@ -248,6 +301,10 @@ def check_scope(record: Any) -> None:
     )
 
 
+def _is_name(name: str | None) -> bool:
+    return name is None or (_NAME.fullmatch(name) is not None and name not in NO_NAMES)
+
+
 def validate(automation: Automation) -> None:
     """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
@@ -257,18 +314,20 @@ def validate(automation: Automation) -> None:
         ("schedule", not (automation.timed or automation.triggers), "set `at`, `every` or `cron`, or add a trigger."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
+        ("name", not _is_name(automation.name), NAME_FORM),
         ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),
         ("max_runs", automation.max_runs < 0, "`max_runs` must be above 0, or 0 for no limit."),
         ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),
         ("max_runs", 0 < automation.max_runs < automation.run_count, "`max_runs` is below `run_count`; raise it."),
         ("missed", automation.missed not in get_args(Missed), "`missed` must be skip, once or once_within."),
+        ("overlap", automation.overlap not in (None, *get_args(Overlap)), "`overlap` must be skip, queue or replace."),
         ("missed_window", not 0 < automation.missed_window < math.inf, "`missed_window` must be above 0 seconds."),
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
         ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
-        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "`quiet` is empty; write some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
         ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
+    check_quiet(automation.quiet)
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

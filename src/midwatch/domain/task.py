@@ -296,9 +296,14 @@ def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery
     return notify(task.route, task.id, notice, text, now)
 
 
+def _announces_start(task: Task) -> bool:
+    """Return whether the start of a task is worth a notice: not after a handoff, and not if its answer may be quiet."""
+    return task.cause != "handoff" and not task.quiet
+
+
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Return the delivery of the notice that work on the task has begun; none if nobody should get it."""
-    wanted = task.route and task.cause != "handoff"  # the route has a start notice of the first agent
+    wanted = task.route and _announces_start(task)
     return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, StoreError
+from midwatch.base.timetable import NO_CALENDARS, Calendars
 from midwatch.domain import automation as automations
 from midwatch.domain import automation_step as automations_step
 from midwatch.domain import goal as goals
@@ -27,6 +28,7 @@ from midwatch.domain.handoff import Handoff
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import Firing, end_firing
 from midwatch.loops.leader_loop import LeaderLoop
+from midwatch.services.task_stops import stop_task
 
 log = logging.getLogger("midwatch.scheduler")
 
@@ -47,6 +49,7 @@ class Scheduler(LeaderLoop):
         cancel: Callable[[str], Awaitable[object]],
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
+        calendars: Calendars = NO_CALENDARS,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
@@ -56,6 +59,7 @@ class Scheduler(LeaderLoop):
         self._cancel = cancel
         self._templates = templates or Templates()
         self._expire = expire
+        self._calendars = calendars
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -95,15 +99,25 @@ class Scheduler(LeaderLoop):
             if "closed" in held:
                 await self._store.apply(automations_step.pause_for_closed_session(automation, self._clock.now()))
                 return
-            runs = "runs" in held and await self._store.find_open_run(automation.id) is not None
-            terms = await self._terms(automation.agent)
+            open_run = await self._store.find_open_run(automation.id) if "runs" in held else None
+            terms, now = await self._terms(automation.agent), self._clock.now()
+            fire = partial(
+                automations_step.fire, automation, now, terms, runs=open_run is not None, calendars=self._calendars,
+                open_task=open_run.id if open_run else None,
+            )  # fmt: skip
+            step = fire()
+            replaced = open_run if automations_step.find_replaced(step) else None
+            if replaced is not None and replaced.status == "running":
+                step = step.plus(stop_task(replaced, now)[1])
             try:
-                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=runs))
+                await self._store.apply(step)
             except Conflict:
-                if await self._store.get_automation(automation.id) != automation:
-                    return  # another process has fired or changed it
+                if replaced is not None or await self._store.get_automation(automation.id) != automation:
+                    return  # another process has fired or changed it, or its open run has ended
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
-                await self._store.apply(automations_step.fire(automation, self._clock.now(), terms, runs=True))
+                await self._store.apply(fire(taken=True))
+            if replaced is not None and replaced.status == "pending":
+                await self._cancel(replaced.id)
         except Conflict:
             log.debug("automation %s was started or changed by another process", automation.id)
         except StoreError as problem:
@@ -121,15 +135,25 @@ class Scheduler(LeaderLoop):
                 await self._store.apply(automations_step.skip_firing(automation, firing, now, reason))
             elif await self._has_closed_session(automation):  # the firing is skipped next, with the reason
                 await self._store.apply(automations_step.pause_for_closed_session(automation, now))
-            elif await self._store.find_open_run(automation.id) is None:
-                terms = await self._terms(automation.agent)
-                await self._store.apply(automations_step.start_firing(automation, firing, now, terms))
+            else:
+                await self._start_run_of(automation, firing, now)
         except Conflict:
             log.debug("firing %s was started or its automation was changed by another process", firing.id)
         except StoreError as problem:
             log.warning("firing %s could not be started; trying again later: %s", firing.id, problem)
         except Exception:
             log.exception("firing %s could not be started", firing.id)
+
+    async def _start_run_of(self, automation: Automation, firing: Firing, now: int) -> None:
+        """Start the run of a firing, or decide what becomes of it; an open run that it replaces is cancelled."""
+        open_run, terms = await self._store.find_open_run(automation.id), await self._terms(automation.agent)
+        step = automations_step.start_firing(
+            automation, firing, now, terms, open_run=open_run is not None, calendars=self._calendars
+        )
+        if step != Changes():
+            await self._store.apply(step)
+        elif open_run is not None and automation.overlap == "replace":
+            await self._cancel(open_run.id)
 
     async def _has_closed_session(self, automation: Automation) -> bool:
         session = await self._store.get_session(automation.session_key)

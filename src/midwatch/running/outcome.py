@@ -15,6 +15,7 @@ from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnR
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.quiet import is_quiet
 from midwatch.domain.session import Session
 from midwatch.domain.task import (
     STATUS_OF,
@@ -94,7 +95,7 @@ def read_result(result: TurnResult, task: Task) -> TurnOutcome:
     """Return the outcome of a turn that returned a result."""
     if result.thread_id is not None:
         result = replace(result, thread_id=sanitize(result.thread_id))
-    if result.outcome == "ok" and task.quiet and result.text.strip() == task.quiet.strip():
+    if result.outcome == "ok" and is_quiet(task.quiet, result.text):
         result = replace(result, outcome="silent")
     if result.outcome in ("ok", "silent", "transferred"):
         return TurnOutcome(result.outcome, text=sanitize(result.text), result=result)

@@ -378,7 +378,8 @@ class Worker:
                     usage = run.meter.usage(reported)
                     unwritten = await turn.finish(status, iterations, len(outcome.text or ""), usage)
                 await self._store.apply(await self._collect(run, turn, outcome, step, unwritten))
-                if not step.task.open and step.task.progress is turn.progress:
+                cancelled = step.task.outcome == "cancelled"  # the stored task may also have a reason
+                if not step.task.open and not cancelled and step.task.progress is turn.progress:
                     self._host.waiter.keep_ended(step.task)
                 return
             except LeaseLost:

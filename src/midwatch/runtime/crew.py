@@ -124,7 +124,7 @@ class Crew:
         )  # fmt: skip
         self.scheduler = Scheduler(
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
-            desk.handoffs.expire, nap=pace.nap,
+            desk.handoffs.expire, settings.list_calendars(), nap=pace.nap,
         )  # fmt: skip
         self.trigger_watch = build_trigger_watch(desk, self.engine.leads, pace.nap)
         desk.registry.on_change(self._offer_agents)

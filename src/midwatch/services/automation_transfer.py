@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import Schedule, next_run_at
+from midwatch.base.timetable import NO_CALENDARS, Calendars, Timetable
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
 from midwatch.domain.chain import list_upstream
@@ -26,9 +27,9 @@ from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import define, list_new_secrets, write_triggers
 from midwatch.services.authorization import allows, authorize, own_record
-from midwatch.services.automations import check_automation, create_automation
+from midwatch.services.automations import check_automation, create_automation, find_automation, refuse_taken_name
 from midwatch.services.chain_links import check_links
-from midwatch.services.records import apply_with_retry, require
+from midwatch.services.records import apply_with_retry
 from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
 
@@ -54,11 +55,19 @@ class ImportResult(NamedTuple):
 class AutomationTransfer:
     """Service: exports and imports automations."""
 
-    def __init__(self, store: Store, clock: Clock, tasks: Tasks, check_route: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Tasks,
+        check_route: Callable[[str], str],
+        calendars: Calendars = NO_CALENDARS,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._tasks = tasks
         self._check_route = check_route
+        self._calendars = calendars
 
     async def export(self, ids: Iterable[str] = (), *, actor: AnyActor = None) -> list[Automation]:
         """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
@@ -66,7 +75,7 @@ class AutomationTransfer:
         unique_ids = list(dict.fromkeys(ids))
         if not unique_ids:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
-        return [require(await self._store.get_automation(key), "automation", key) for key in unique_ids]
+        return [await find_automation(self._store, key) for key in unique_ids]
 
     async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
         """Import automations: create those that are missing in this home, and change those that differ.
@@ -77,6 +86,9 @@ class AutomationTransfer:
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"the import has automation {twice[0]} twice; remove one of them.", field="automations")
+        names = Counter(shot["name"] for shot in shots if shot.get("name"))
+        if shared := [name for name, count in names.items() if count > 1]:
+            raise InvalidInput(f"the import has the name {shared[0]!r} twice; change one of them.", field="automations")
 
         async def compute() -> tuple[list[ImportResult], Changes]:
             changes, results, now = Changes(), [], self._clock.now()
@@ -110,6 +122,7 @@ class AutomationTransfer:
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             values = await self._check_values({**shot, "route": route or shot.get("route")}, current)
+            await refuse_taken_name(self._store, shot["id"], values.get("name"))
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:
@@ -132,10 +145,15 @@ class AutomationTransfer:
         values["agent"] = await self._tasks.check_agent(values["agent"])
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
-        if "tags" in values:
-            values["tags"] = tuple(values["tags"])
+        for name in ("tags", "days_off", "quiet_hours"):
+            if name in values:
+                values[name] = tuple(values[name])
         if "triggers" in values:
             values["triggers"] = define(values["triggers"], self._clock.now(), current.triggers if current else ())
+        Timetable.make(
+            Schedule.from_data(values["schedule"]), values.get("days_off", ()), values.get("quiet_hours", ()),
+            self._calendars,
+        )  # fmt: skip
         return values
 
     def _create(self, shot: Mapping[str, Any], values: dict[str, Any], actor: Actor, now: int) -> Changes:

@@ -12,7 +12,8 @@ from typing import Any
 from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, next_run_at, parse_moment, upcoming
+from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, next_run_at, parse_moment
+from midwatch.base.timetable import NO_CALENDARS, Calendars, Timetable
 from midwatch.domain import automation as rules
 from midwatch.domain import automation_step as steps
 from midwatch.domain.agent import AgentTerms
@@ -62,6 +63,7 @@ class Automations(ManagedRecords[Automation]):
         check_route: Callable[[str], str],
         default_route: str | None = None,
         submitter: str | None = None,
+        calendars: Calendars = NO_CALENDARS,
     ) -> None:
         super().__init__(store, clock)
         self._tasks = tasks
@@ -69,6 +71,7 @@ class Automations(ManagedRecords[Automation]):
         self._check_route = check_route
         self._default_route = default_route
         self._submitter = submitter
+        self._calendars = calendars
 
     async def create(self, prompt: str, *, actor: AnyActor = None, **wish: Any) -> Automation:
         """Create an automation.
@@ -109,13 +112,18 @@ class Automations(ManagedRecords[Automation]):
         )  # fmt: skip
         automation = normalise(draft)
         self._check(automation)
+        self._check_runs(automation, now)
+        await refuse_taken_name(self._store, automation.id, automation.name)
         changes = create_automation(automation, now, creator, secrets)
         await self._store.apply(changes.plus(Changes(sessions=await self._continue_thread(automation, now))))
         return automation
 
     async def get(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
-        """Return the automation, even if it is deleted, or raise NotFound."""
-        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        """Return the automation with this id, name or unique title, or raise NotFound.
+
+        An id also finds a deleted automation.
+        """
+        automation = await find_automation(self._store, automation_id)
         authorize(actor, "read", own_record(automation))
         return automation
 
@@ -125,28 +133,45 @@ class Automations(ManagedRecords[Automation]):
 
     async def history(self, automation_id: str, limit: int = LISTED, *, actor: AnyActor = None) -> list[Task]:
         """Return the runs of an automation, newest first."""
-        await self.get(automation_id, actor=actor)
-        return await self._store.list_runs(automation_id, _limit_page(limit))
+        automation = await self.get(automation_id, actor=actor)
+        return await self._store.list_runs(automation.id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
-        """Return the automation as JSON, also with whether it runs now and with the times of its next runs."""
-        after = automation.next_run_at
-        times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
+        """Return the automation as JSON, also with whether it runs now and with the times of its next runs.
+
+        Days off and quiet hours are applied to these times. If the schedule cannot be read here, `problem` says why.
+        """
+        shown = {**automation.snapshot(), "running": await self.open_run(automation.id) is not None}
+        try:
+            timetable = automation.timetable(self._calendars)
+        except InvalidInput as problem:
+            return {**shown, "next_runs": [], "problem": str(problem)}
+        times = timetable.follow(automation.next_run_at, NEXT_RUNS)
         return {
-            **automation.snapshot(),
-            "running": await self.open_run(automation.id) is not None,
-            "next_runs": [local_iso(at, automation.times.zone) for at in times],
+            **shown,
+            "next_run_at": iso(times[0]) if times else None,
+            "next_runs": [local_iso(at, timetable.schedule.zone) for at in times],
+            "problem": None,
         }
 
     def preview(
-        self, *, at: str | None = None, every: Any = None, cron: str | None = None, zone: str | None = None, count: int
+        self,
+        *,
+        at: str | None = None,
+        every: Any = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        days_off: Sequence[str] = (),
+        quiet_hours: Sequence[str] = (),
+        count: int,
     ) -> dict[str, Any]:
         """Return the next `count` runs of a schedule. No automation is created. An interval `every` starts now."""
         now = self._clock.now() // SECOND * SECOND
         zone = find_zone(zone or host_zone()).key
         once = None if at is None else parse_moment(at, now, zone)
         times = Schedule.make(zone=zone, at=once, every=every, cron=cron, anchor=now)
-        runs = [local_iso(run, zone) for run in upcoming(times, now, count)]
+        timetable = Timetable.make(times, days_off, quiet_hours, self._calendars)
+        runs = [local_iso(run, zone) for run in timetable.upcoming(now, count)]
         return {"when": times.describe(), "next_runs": runs}
 
     async def day(
@@ -165,14 +190,12 @@ class Automations(ManagedRecords[Automation]):
         runs = [task.run_snapshot() for task in await self.history(automation.id, LAST_RUNS)]
         day: dict[str, Any] = {"id": automation.id, "when": "", "next_runs": [], "runs": runs}
         try:
-            times = automation.times
+            timetable = automation.timetable(self._calendars)
         except InvalidInput as problem:  # the stored schedule cannot be read here; show the error instead
             return {**day, "when": str(problem)}
-        day["when"] = times.describe()
-        if automation.next_run_at is not None:
-            until = self._clock.now() + DAY
-            ahead = (automation.next_run_at, *upcoming(times, automation.next_run_at, most - 1))
-            day["next_runs"] = [iso(at) for at in ahead if at <= until]
+        day["when"] = timetable.schedule.describe()
+        until = self._clock.now() + DAY
+        day["next_runs"] = [iso(at) for at in timetable.follow(automation.next_run_at, most) if at <= until]
         return day
 
     async def patch(
@@ -180,9 +203,12 @@ class Automations(ManagedRecords[Automation]):
     ) -> Automation:
         """Change some fields of an automation. Raise Conflict if `revision` is not its current revision.
 
-        The time of the next run stays unless the schedule changes. An automation without remaining runs is paused.
+        The time of the next run stays unless the schedule changes. A changed interval counts from now, or from its old
+        `anchor` if the value `keep_anchor` is True. An automation without remaining runs is paused.
         """
         authorize(actor, "manage")
+        keep_anchor = bool(values.get("keep_anchor"))
+        values = {name: value for name, value in values.items() if name != "keep_anchor"}
         zone = (await self.get(automation_id)).snapshot()["zone"]
         values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
@@ -197,10 +223,14 @@ class Automations(ManagedRecords[Automation]):
             _refuse_deleted(automation)
             if values.get("manage_mode", automation.manage_mode) != automation.manage_mode:
                 authorize(actor, "manage", Owner(automation.creator))
-            after = self._apply_patch(automation, values, now)
+            after = self._apply_patch(automation, values, now, keep_anchor=keep_anchor)
             self._check(after)
             if "triggers" in values:
                 await check_links(self._store, {after.id: after.triggers})
+            if any(name in values for name in (*TIMES, "zone", "days_off", "quiet_hours")):
+                self._check_runs(after, now)
+            if after.name != automation.name:
+                await refuse_taken_name(self._store, after.id, after.name)
             names = (field.name for field in fields(after))
             changed = {
                 name: getattr(after, name) for name in names if getattr(after, name) != getattr(automation, name)
@@ -212,14 +242,22 @@ class Automations(ManagedRecords[Automation]):
 
         return await self._change(automation_id, change, actor, revision)
 
-    async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Automation:
-        """Pause an automation: no more runs start, and an open run continues. A second call changes nothing."""
+    async def pause(
+        self, automation_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
+    ) -> Automation:
+        """Pause an automation: no more runs start. An open run continues, or is cancelled with `stop`.
+
+        If the automation is paused already, only its open run can be cancelled.
+        """
+        name = actor_name(actor)
 
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
+            run = await self._store.find_open_run(automation.id) if stop else None
+            stopped, end = await stop_work(self._store, run, now, name)
             if automation.status == "paused":
-                return Changes()
-            return steps.pause_automation(automation, now, why, actor_name(actor))
+                return steps.count_stopped(automation, stopped, now).plus(end)
+            return steps.pause_automation(automation, now, why, name, stopped).plus(end)
 
         return await self._change(automation_id, change, actor)
 
@@ -231,6 +269,7 @@ class Automations(ManagedRecords[Automation]):
                 return Changes()
             if automation.status == "deleted":
                 await check_links(self._store, {automation.id: automation.triggers})
+                await refuse_taken_name(self._store, automation.id, automation.name)
             return steps.resume_automation(automation, now, actor_name(actor))
 
         return await self._change(automation_id, change, actor)
@@ -312,7 +351,15 @@ class Automations(ManagedRecords[Automation]):
         )  # fmt: skip
         return (session,)
 
-    def _apply_patch(self, automation: Automation, values: Mapping[str, Any], now: int) -> Automation:
+    def _check_runs(self, automation: Automation, now: int) -> None:
+        """Raise InvalidInput if the days off leave no run, or if a name of a calendar is not known here."""
+        timetable = automation.timetable(self._calendars)
+        if automation.next_run_at is not None and not timetable.follow(automation.next_run_at, 1):
+            raise InvalidInput("all its runs would be on days off; change the schedule or the days.", field="days_off")
+
+    def _apply_patch(
+        self, automation: Automation, values: Mapping[str, Any], now: int, *, keep_anchor: bool = False
+    ) -> Automation:
         plain = {name: value for name, value in values.items() if name not in (*TIMES, "zone", "next_run_at")}
         if "triggers" in plain:
             plain["triggers"] = define(plain["triggers"] or (), now, automation.triggers)
@@ -320,7 +367,7 @@ class Automations(ManagedRecords[Automation]):
             plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
         if "workdir" in plain:
             plain["workdir"] = resolve_workdir(plain["workdir"], automation.workdir)
-        schedule = self._change_schedule(automation, values, now)
+        schedule = self._change_schedule(automation, values, now, keep_anchor=keep_anchor)
         after = normalise(replace(automation, **plain, schedule=schedule))
         if after.status != "active":
             return after
@@ -332,13 +379,15 @@ class Automations(ManagedRecords[Automation]):
             return replace(after, next_run_at=next_run_at(after.times, now))
         return after
 
-    def _change_schedule(self, automation: Automation, values: Mapping[str, Any], now: int) -> Mapping[str, Any]:
+    def _change_schedule(
+        self, automation: Automation, values: Mapping[str, Any], now: int, *, keep_anchor: bool
+    ) -> Mapping[str, Any]:
         """Return the schedule after a patch with these values.
 
         If the values contain none of `at`, `every` and `cron`, the schedule keeps these, and only its zone may change.
         """
         chosen = {name: values[name] for name in TIMES if values.get(name) is not None}
-        if not chosen and values.get("zone") in (None, automation.schedule.get("zone")):
+        if not chosen and values.get("zone") in (None, automation.snapshot()["zone"]):
             return automation.schedule
         try:
             old: Schedule | None = automation.times
@@ -349,7 +398,9 @@ class Automations(ManagedRecords[Automation]):
         if not chosen:
             chosen = {name: getattr(old, name) for name in TIMES if getattr(old, name) is not None}
         zone = values.get("zone") or (old.zone if old else host_zone())
-        times = Schedule.make(**chosen, zone=zone, anchor=(old.anchor if old else None) or now)
+        times = Schedule.make(**chosen, zone=zone, anchor=now)
+        if old is not None and old.anchor is not None and (keep_anchor or times.every == old.every):
+            times = replace(times, anchor=old.anchor if times.every is not None else None)
         if "at" in values and times.at is not None and times.at <= now:
             raise InvalidInput("the time `at` has passed already; choose a later time.", field="at")
         return times.snapshot()
@@ -376,12 +427,31 @@ def _refuse_deleted(automation: Automation) -> None:
         raise Conflict(f"automation {automation.id} is deleted; restore it with `midwatch automation resume`.")
 
 
+async def find_automation(store: Store, key: str) -> Automation:
+    """Return the automation with this id, name or unique title; raise NotFound, or Conflict for a shared title."""
+    key = key.strip()
+    if (automation := await store.get_automation(key)) is not None:
+        return automation
+    matching = await store.find_automations(key) if key else []
+    if len(matching) > 1 and matching[0].name != key:
+        ids = ", ".join(automation.id for automation in matching)
+        raise Conflict(f"several automations have the title {key!r}; use an id instead: {ids}.")
+    return require(next(iter(matching), None), "automation", key)
+
+
+async def refuse_taken_name(store: Store, automation_id: str, name: str | None) -> None:
+    """Raise Conflict if another automation, one that is not deleted, has this name."""
+    for other in await store.find_automations(name) if name else []:
+        if other.id != automation_id and other.name == name:
+            raise Conflict(f"automation {other.id} has the name {name!r} already; choose another name, or rename it.")
+
+
 def create_automation(
     automation: Automation, now: int, actor: str | None, secrets: Mapping[str, str] | None = None
 ) -> Changes:
     """Return the changes that create an automation. `secrets` are chosen secrets of webhooks, by id."""
     payload = AutomationCreated(
-        automation_id=automation.id, title=automation.name, schedule=automation.schedule,
+        automation_id=automation.id, title=automation.label, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
     )  # fmt: skip
     created = Changes(records=(automation,), events=(event_about(automation, payload, now, actor),))

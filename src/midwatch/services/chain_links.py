@@ -14,9 +14,6 @@ from midwatch.domain.trigger import Kind
 from midwatch.services.authorization import authorize, own_record
 
 AFTER: tuple[Kind, ...] = ("after",)
-MOST_SEARCHED = 100_000
-"""How many automations are searched for a title."""
-
 Definitions = Collection[Mapping[str, Any]]
 
 
@@ -44,12 +41,13 @@ async def _resolve(store: Store, entry: Any, actor: AnyActor) -> Any:
 
 
 async def _find(store: Store, name: str) -> Automation:
-    """Return the automation with an id or a title."""
+    """Return the automation with an id, a name or a title."""
     automation = await store.get_automation(name)
     if automation is not None and automation.status != "deleted":
         return automation
-    all_of_them = await store.list_automations(None, ("active", "paused"), MOST_SEARCHED)
-    named = [each for each in all_of_them if each.title == name]
+    named = await store.find_automations(name) if name else []
+    if named and named[0].name == name:
+        return named[0]
     if len(named) == 1:
         return named[0]
     if named:
@@ -81,7 +79,7 @@ async def check_links(store: Store, changed: Mapping[str, Definitions]) -> None:
     for start in changed:
         if cycle := find_cycle(graph, start):
             found = {key: await store.get_automation(key) for key in set(cycle)}
-            titles = [each.name if (each := found[key]) else key for key in cycle]
+            titles = [each.label if (each := found[key]) else key for key in cycle]
             raise InvalidInput(
                 f"an automation cannot start after itself: {' -> '.join(titles)}; remove one of these links.",
                 field="triggers",

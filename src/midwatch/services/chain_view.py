@@ -21,7 +21,7 @@ async def read_chain(store: Store, automation: Automation) -> list[dict[str, Any
     found = {key: await store.get_automation(key) for key in _list_linked(graph, automation.id)}
     known = {key: each for key, each in found.items() if each is not None}
     levels = _measure(graph, known)
-    names = {key: each.name for key, each in known.items()}
+    names = {key: each.label for key, each in known.items()}
     order = sorted(known, key=lambda key: (levels[key], key))
     return [await _describe(store, known[key], levels[key], names) for key in order]
 
@@ -69,7 +69,7 @@ async def _describe(store: Store, automation: Automation, level: int, names: Map
     starts = [describe_trigger(entry, names) for entry in automation.triggers]
     return {
         "id": automation.id,
-        "title": automation.name,
+        "title": automation.label,
         "status": automation.status,
         "level": level,
         "after": [key for key in dict.fromkeys(list_upstream(automation.triggers)) if key in names],

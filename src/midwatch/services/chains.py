@@ -41,8 +41,8 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.trigger import Trigger, write_state
 from midwatch.services.authorization import authorize
+from midwatch.services.automations import find_automation
 from midwatch.services.chain_view import read_chain
-from midwatch.services.records import require
 from midwatch.services.triggers import Triggers
 
 log = logging.getLogger("midwatch.triggers")
@@ -96,8 +96,7 @@ class Chains:
     async def view(self, automation_id: str, *, actor: AnyActor = None) -> list[dict[str, Any]]:
         """Return the automations that are linked with an automation, also through others, with their last outcomes."""
         authorize(actor, "oversee")
-        automation = await self._store.get_automation(automation_id.strip())
-        return await read_chain(self._store, require(automation, "automation", automation_id))
+        return await read_chain(self._store, await find_automation(self._store, automation_id))
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
@@ -127,8 +126,8 @@ class Chains:
         if firing is None or automation is None or firing.status != "skipped":
             return []
         end = End(
-            automation.id, firing.id, automation.name, "skipped", firing.chain_id or firing.id, firing.path,
-            firing.reason or "", *read_skip(firing.payload if firing.kind == "after" else None, automation.name),
+            automation.id, firing.id, automation.label, "skipped", firing.chain_id or firing.id, firing.path,
+            firing.reason or "", *read_skip(firing.payload if firing.kind == "after" else None, automation.label),
         )  # fmt: skip
         return [end]
 
@@ -154,7 +153,7 @@ class Chains:
         ends = []
         if task.cause == "automation" and task.cause_id:
             automation = await self._store.get_automation(task.cause_id)
-            title = automation.name if automation else task.cause_id
+            title = automation.label if automation else task.cause_id
             ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome != "ok"))
         return ends + [
             End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome != "ok")
@@ -197,7 +196,7 @@ class Chains:
             if part != end.part and not part.startswith(TAG):
                 automation = await self._store.get_automation(part)
                 if automation is None or automation.status == "deleted":
-                    title = automation.name if automation else part
+                    title = automation.label if automation else part
                     gone_id = f"gone:{part}:{end.chain_id}"
                     gone.append(End(part, gone_id, title, "skipped", end.chain_id, (), "it is deleted", (title,), True))
         return gone
@@ -228,7 +227,7 @@ class Chains:
         return recorded.created
 
     def _notify(self, automation: Automation, reason: str, not_run: Sequence[str], key: str) -> Changes:
-        text = write_notice(automation.name, reason, not_run, automation.id)
+        text = write_notice(automation.label, reason, not_run, automation.id)
         notices = notify(automation.route, automation.id, f"chain_ended:{key}", text, self._clock.now())
         return Changes(deliveries=notices)
 

@@ -83,13 +83,12 @@ class ManagedRecords(Generic[M]):
         Raise Forbidden if the actor may not manage the record, and Conflict if `revision` is not its current revision.
         """
 
-        async def compute() -> tuple[None, Changes]:
+        async def compute() -> tuple[str, Changes]:
             record = await self._get_managed(record_id, actor)
             if revision is not None and record.revision != revision:
                 raise Conflict(
                     f"{self.noun} {record.id} changed meanwhile to revision {record.revision}; read it again."
                 )
-            return None, await change(record, self._clock.now())
+            return record.id, await change(record, self._clock.now())
 
-        await apply_with_retry(self._store, f"{self.noun} {record_id}", compute)
-        return await self.get(record_id)
+        return await self.get(await apply_with_retry(self._store, f"{self.noun} {record_id}", compute))

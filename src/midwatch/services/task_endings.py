@@ -54,6 +54,10 @@ class TaskEndings:
         expire. `charges` is what the attempt charges at its end. If another process changes one of these records
         meanwhile, writing the changes raises Conflict; then call this method again.
         """
+        if before.cause == "automation" and before.cause_id and step.task.outcome == "cancelled":
+            owner = await self._store.get_automation(before.cause_id)
+            if owner is not None and automation_step.is_replaced(owner, step.task):
+                step = automation_step.explain_replaced(step, owner)
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
         approvals = await self._store.list_pending_approvals(asked) if asked else []

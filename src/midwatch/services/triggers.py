@@ -26,6 +26,7 @@ from midwatch.domain.watch_options import describe_trigger
 from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
+from midwatch.services.automations import find_automation
 from midwatch.services.records import require
 
 MINUTE, DAY = 60.0, 86400 * SECOND
@@ -180,11 +181,11 @@ class Triggers:
 
     async def of_automation(self, automation_id: str, *, actor: AnyActor = None) -> list[dict[str, Any]]:
         """Return the triggers of an automation with their addresses, and when each fired or filtered last."""
-        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        automation = await find_automation(self._store, automation_id)
         authorize(actor, "read", own_record(automation))
         found = [await self._store.get_trigger(entry["id"]) for entry in automation.triggers]
         names = {key: await self._store.get_automation(key) for key in list_upstream(automation.triggers)}
-        titles = {key: each.name for key, each in names.items() if each is not None}
+        titles = {key: each.label for key, each in names.items() if each is not None}
         return [self._describe(trigger, titles) for trigger in found if trigger is not None]
 
     def _describe(self, trigger: Trigger, titles: Mapping[str, str]) -> dict[str, Any]:
@@ -218,7 +219,7 @@ class Triggers:
         return (await self.fire(trigger, key=key, summary=summary, payload=text)).firing
 
     async def _get_managed(self, automation_id: str, actor: AnyActor) -> Automation:
-        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        automation = await find_automation(self._store, automation_id)
         authorize(actor, "manage", own_record(automation))
         return automation
 
@@ -226,7 +227,7 @@ class Triggers:
 
     async def firings(self, automation_id: str, limit: int = 20, *, actor: AnyActor = None) -> list[Firing]:
         """Return the firings of an automation, newest first."""
-        automation = require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
+        automation = await find_automation(self._store, automation_id)
         authorize(actor, "read", own_record(automation))
         return await self._store.list_firings(automation.id, min(max(1, limit), 200))
 

@@ -124,6 +124,7 @@ class VerbStore(VerbRunner):
 
     get_automation = peek(automation.get)
     list_automations = read(automation.list_)
+    find_automations = read(automation.find)
     list_due_automations = read(automation.list_due)
     find_held_automations = read(automation.find_held)
     find_next_automation_at = peek(automation.find_next_at)

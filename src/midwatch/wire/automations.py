@@ -19,6 +19,7 @@ MORE: dict[str, Any] = {
     "zone": Annotated[str, Example("Europe/Berlin")],
     "running": Annotated[bool, Example(False)],
     "next_runs": Annotated[list[str], Example(NEXT_RUNS)],
+    "problem": Annotated[str | None, Example(None)],
 }
 
 

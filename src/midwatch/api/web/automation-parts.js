@@ -95,8 +95,10 @@ export function updateRun({ status, time }, run) {
   setAttribute(time, "to", run.completed_at);
 }
 
-/** Return the alert about an automation or goal as one line, or an empty text. */
+/** Return the problem of an automation that cannot be read, or the alert about an automation or goal, as one line.
+ * Without either, return an empty text. */
 export function formatAlert(item) {
+  if (item.problem) return item.problem;
   const alert = attention.findAlertAbout(item);
   return alert ? alert.text.replace(/^(\w+): [^\n]*\n/, "$1: ") : "";
 }

@@ -173,8 +173,11 @@ const LINES = {
   automation_triggered: (p) => `Triggered: ${p.summary}${p.skipped ? `; skipped: ${p.skipped}` : ""}`,
   automation_missed: (p) => `${formatCount(p.count, "run")} ${{
     overlap: "skipped: the previous run is not finished", late: "skipped: too late",
-    caught_up: "missed; one run starts now instead",
+    caught_up: "missed; one run starts now instead", day_off: "skipped: days off",
+    quiet_hours: "moved to the end of the quiet hours, as one run",
   }[p.reason] ?? p.reason}`,
+  automation_queued: (p) =>
+    (p.replaces ? "The open run is cancelled; the due run replaces it" : "A due run waits for the end of the open run"),
   automation_paused: (p) => `Automation paused: ${quote(p.why)}`,
   goal_created: (p) => `Goal created: ${quote(p.objective)}`,
   goal_changed: (p) => `Goal is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,

@@ -57,7 +57,10 @@ class AutomationTriggered(Payload):
 
 @kind("automation_missed")
 class AutomationMissed(Payload):
-    """A run was skipped (`reason` is overlap or late) or started late (caught_up).
+    """A run was skipped, moved or started late.
+
+    It was skipped if the `reason` is overlap, late or day_off, moved to the end of the quiet hours if it is
+    quiet_hours, and started late if it is caught_up.
 
     `count` is the number of scheduled times that were missed.
     """
@@ -67,6 +70,19 @@ class AutomationMissed(Payload):
     scheduled_for: str
     count: int = 1
     firing_id: str | None = None
+
+
+@kind("automation_queued")
+class AutomationQueued(Payload):
+    """A run was due while the last one was open, and waits for its end.
+
+    `replaces` is the task that is cancelled for it.
+    The event `automation_fired` with the same `scheduled_for` follows when it starts.
+    """
+
+    automation_id: str
+    scheduled_for: str
+    replaces: str | None = None
 
 
 @kind("automation_paused")

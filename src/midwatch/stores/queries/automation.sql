@@ -10,6 +10,12 @@ SELECT {automation} FROM automations {by:automations_scope}
 WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN {list:statuses}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- named: the automation with this name
+SELECT {automation} FROM automations WHERE name = :name AND name IS NOT NULL AND status <> 'deleted'
+
+-- titled: automations with this title, oldest first
+SELECT {automation} FROM automations WHERE title = :title AND status <> 'deleted' ORDER BY id LIMIT :limit
+
 -- due: active automations whose next run is due, earliest first
 SELECT {automation} FROM automations
 WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDER BY next_run_at, id LIMIT :limit

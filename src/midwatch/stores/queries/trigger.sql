@@ -28,10 +28,12 @@ WHERE status = 'pending' AND due_at <= :now
     SELECT 1 FROM firings AS earlier
     WHERE earlier.automation_id = firings.automation_id AND earlier.status = 'pending' AND earlier.id < firings.id
   )
-  AND NOT EXISTS (
+  AND (EXISTS (
+    SELECT 1 FROM automations WHERE automations.id = firings.automation_id AND overlap IN ('skip', 'replace')
+  ) OR NOT EXISTS (
     SELECT 1 FROM tasks
     WHERE cause_id = firings.automation_id AND cause IN ('automation', 'goal') AND status IN ('pending', 'running')
-  )
+  ))
 ORDER BY due_at, id LIMIT :limit
 
 -- next_at: when the next firing becomes due

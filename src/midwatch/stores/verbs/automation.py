@@ -24,6 +24,12 @@ def list_(
     return tx.find_all(Automation, "automation.list_scope", scope_kind=scope[0], scope_id=scope[1], **params)
 
 
+def find(tx: Tx, text: str, limit: int = 3) -> list[Automation]:
+    named = tx.find_all(Automation, "automation.named", name=text)
+    titled = tx.find_all(Automation, "automation.titled", title=text, limit=limit)
+    return [*named, *(automation for automation in titled if automation not in named)][:limit]
+
+
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:
     return tx.find_all(Automation, "automation.due", now=now, limit=limit)
 

@@ -30,6 +30,11 @@ const KINDS = {
   },
   none: { name: "No time", label: "Time", placeholder: "", hint: "Only its triggers start a run.", preset: "" },
 };
+const OVERLAPS = [
+  ["", "skip the due run; a firing waits"],
+  ["skip", "skip the due run"], ["queue", "let one due run wait"], ["replace", "cancel the open run and start"],
+];
+const LISTS = ["days_off", "quiet_hours"];
 const MISSED = [
   ["once_within", "run once, unless it is too late"], ["once", "run once, however late"], ["skip", "skip"],
 ];
@@ -67,6 +72,8 @@ export async function renderAutomationForm(main, page, automation) {
       h("div.form-row.more-fields",
         createField("Title", input("title", automation?.title, { maxLength: 200, placeholder: "the prompt" }),
           "The name in lists."),
+        createField("Name", input("name", automation?.name, { maxLength: 60, placeholder: "none; e.g. brief" }),
+          "A unique short name, for commands."),
         createField("Maximum runs", input("max_runs", String(automation?.max_runs ?? 0),
           { type: "number", min: 0, class: "num" }),
           "The automation pauses after this many runs. 0 means no limit."),
@@ -78,12 +85,23 @@ export async function renderAutomationForm(main, page, automation) {
         createField("Too late after", input("missed_window",
           automation ? formatInterval(automation.missed_window) : "12h"),
           "A missed run is skipped when it would start later than this."),
+        createField("If a run is still open",
+          h("select", { name: "overlap" },
+            OVERLAPS.map(([value, text]) =>
+              h("option", { value, selected: value === (automation?.overlap ?? "") }, text))),
+          "What happens to a run that is due while the last one is open."),
+        createField("Days off", input("days_off", automation?.days_off.join(", "),
+          { placeholder: "none; e.g. sat, sun, 12-25" }),
+          "No run starts on these days: dates, ranges, weekdays or calendars of the settings."),
+        createField("Quiet hours", input("quiet_hours", automation?.quiet_hours.join(", "),
+          { placeholder: "none; e.g. 22:00-07:00" }),
+          "Runs that are due in these hours start once, at their end."),
         createField("Timeout",
           input("timeout", automation?.timeout_seconds ? formatInterval(automation.timeout_seconds) : "",
             { placeholder: "agent default; e.g. 10m" }),
           "A run that takes longer fails."),
         createField("Quiet token", input("quiet", automation?.quiet, { placeholder: "none; e.g. NOTHING" }),
-          "A reply that is exactly this text is not sent."),
+          "A reply that is only this text is not sent. A pattern: /^(OK|nothing new)/"),
         createField("Notify", input("route", automation?.route,
           { placeholder: "default; e.g. console" }),
           "The channel that gets notices about the runs.")),
@@ -115,13 +133,17 @@ export async function renderAutomationForm(main, page, automation) {
   submitWithKey(form);
   if (!page.isCurrent()) return undefined;
   main.append(createPageHead(title), form);
+  for (const name of LISTS) form.elements[name].addEventListener("input", times.soon);
   times.preview();
   return focusFirst(prompt);
 }
 
+const splitList = (text) => text.split(",").map((item) => item.trim()).filter(Boolean);
+
 /** Return the values of the form, with numbers as numbers and checkboxes as booleans. */
 function readForm(form) {
   const values = gatherBudget(Object.fromEntries(new FormData(form)));
+  for (const name of LISTS) values[name] = splitList(values[name]);
   return { ...values, max_runs: Number(values.max_runs) || 0, fresh: form.elements.fresh.checked };
 }
 
@@ -135,7 +157,8 @@ function buildBody(values) {
   const [schedule, rest] = splitValues(values);
   return {
     ...schedule,
-    ...Object.fromEntries(Object.entries(rest).filter(([, value]) => !["", false, null].includes(value))),
+    ...Object.fromEntries(
+      Object.entries(rest).filter(([, value]) => !["", false, null].includes(value) && value.length !== 0)),
   };
 }
 
@@ -191,7 +214,10 @@ function createSchedule(automation, page) {
   const preview = async () => {
     const { isLatest } = startRequest();
     const parameters = text.value.trim()
-      ? buildQuery({ [kind.value]: text.value.trim(), zone: zone.value.trim(), count: PREVIEW_COUNT })
+      ? buildQuery({
+        [kind.value]: text.value.trim(), zone: zone.value.trim(), count: PREVIEW_COUNT,
+        ...Object.fromEntries(LISTS.map((name) => [name, splitList(text.form?.elements[name]?.value ?? "")])),
+      })
       : null;
     const reply = parameters
       ? await get(`/schedules/preview${parameters}`).catch((problem) => ({ problem }))
@@ -213,7 +239,7 @@ function createSchedule(automation, page) {
   draw(text.value);
   const node = h("fieldset.when-fields", h("legend", "Schedule"), kind, kinds,
     h("div.form-row", h("div.stack", place, createField("Time zone", zone)), previewBox), zones);
-  return { node, preview };
+  return { node, preview, soon };
 }
 
 /** Format a time in its own zone: 2026-03-29T09:00:00+02:00 becomes Sun 29 Mar 2026, 09:00 (+02:00). */

@@ -193,6 +193,10 @@ function updateRunRow(node, run) {
 
 const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
 
+const OVERLAPS = {
+  skip: "a due run is skipped", queue: "one due run waits", replace: "a due run replaces the open run",
+};
+
 const formatLimits = (budget) => budget &&
   `at most ${LIMIT_NAMES.filter((name) => budget[name]).map((name) => formatAmount(name, budget[name])).join(", ")}`;
 
@@ -206,7 +210,9 @@ function drawFacts(list, automation, when) {
     ["Runs", automation.max_runs ? `${automation.run_count} of ${automation.max_runs}` : String(automation.run_count)],
     ["Last run", automation.last_run_at ? formatDateTime(automation.last_run_at) : "–"],
     ["Failures", automation.consecutive_failures ? `${automation.consecutive_failures} in a row` : "none"],
-    ["Missed runs", missed],
+    ["Missed runs", missed], ["Name", automation.name], ["Overlap", OVERLAPS[automation.overlap]],
+    ["Waiting run", automation.waiting_run_at ? `due ${formatDateTime(automation.waiting_run_at)}` : null],
+    ["Days off", automation.days_off.join(", ")], ["Quiet hours", automation.quiet_hours.join(", ")],
     ["Each run", formatLimits(automation.budget)], ["When spent", MODES[automation.on_budget]],
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],

@@ -164,9 +164,9 @@ export function formatLastRun(automation) {
   const [, word, rest] = /^(\w+): ?(.*)$/s.exec(automation.last_result) ?? [null, automation.last_result, ""];
   const text = {
     ok: "The last run succeeded", cancelled: "The last run was cancelled", lost: "The last run was lost",
-    error: "The last run failed",
+    error: "The last run failed", replaced: "The last run was replaced by the next one",
   }[word] ?? word;
-  const reason = ["ok", "cancelled"].includes(word) ? "" : `: ${rest}`;
+  const reason = ["ok", "cancelled", "replaced"].includes(word) ? "" : `: ${rest}`;
   const failures = automation.consecutive_failures;
   return `${text}${reason}${failures > 1 ? ` (${failures} in a row)` : ""}`;
 }
