@@ -68,6 +68,8 @@ def read_outcome(outcome: str | None) -> EndOutcome:
             return "ok"
         case "cancelled":
             return "cancelled"
+        case "skipped":  # there was nothing to do
+            return "skipped"
     return "failed"
 
 

@@ -51,6 +51,7 @@ END_KINDS = ("task_finished", "automation_triggered", "automation_missed")
 """The kinds of events that mark the end of a part of a chain."""
 MOST_STEPS = 20
 """How far a task is traced back to the task or the handoff that it continues."""
+BAD = ("failed", "cancelled")
 TOO_DEEP = f"its chain has {MOST_DEEP} automations already"
 
 
@@ -154,9 +155,9 @@ class Chains:
         if task.cause == "automation" and task.cause_id:
             automation = await self._store.get_automation(task.cause_id)
             title = automation.label if automation else task.cause_id
-            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome != "ok"))
+            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome in BAD))
         return ends + [
-            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome != "ok")
+            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome in BAD)
             for tag in list_tags(task)
         ]
 
