@@ -39,6 +39,7 @@ from midwatch.desk.build import build_agents, build_channels
 from midwatch.desk.config import Settings
 from midwatch.desk.tables import AgentSettings, ChannelSettings
 from midwatch.domain import (
+    alert,
     approval,
     automation,
     automation_step,
@@ -308,6 +309,7 @@ async def wait_for_start(home: Home, attempt: int = 1) -> None:
         ("Automation", ("active",), automation.TRANSITIONS),
         ("Goal", ("active", "waiting_for_session"), goal.TRANSITIONS),
         ("Worktree", ("making",), worktree.TRANSITIONS),
+        ("Alert", ("found",), alert.TRANSITIONS),
         ("Handoff", ("pending",), handoff.TRANSITIONS),
     ],
 )

@@ -181,7 +181,10 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
         return reply.json()
 
     done = await post("/tasks", prompt="hello", origin_session="chat:a", session_key="chat:b")
-    failed = [await post("/tasks", prompt="demo:fail", route="webhook", session_key="chat:a") for _ in range(30)]
+    failed = [
+        await post("/tasks", prompt="demo:fail", route="webhook", notices="all", session_key="chat:a")
+        for _ in range(30)
+    ]
     alone = [await post("/tasks", prompt="demo:fail") for _ in range(10)]
     waits = [await post("/tasks", prompt="later", delay="1h") for _ in range(5)]
     hangs = await post("/tasks", prompt="demo:hang")

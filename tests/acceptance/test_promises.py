@@ -86,7 +86,7 @@ async def test_a_timeout_ends_the_whole_process_group_quickly(
 ) -> None:
     mark = tmp_path / "both-are-there"
     for timeout in (0.5, 5.0, 30.0):  # a slow machine may not start both at once
-        task = await submit(http, STUBBORN.format(mark=mark), timeout=timeout, route="console")
+        task = await submit(http, STUBBORN.format(mark=mark), timeout=timeout, route="console", notices="all")
         ended_task = await wait_for_end(http, task)
         assert (ended_task["status"], ended_task["outcome"]) == ("failed", "timeout")
         assert not processes_with(MARK)

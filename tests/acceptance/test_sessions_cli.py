@@ -443,7 +443,7 @@ async def test_a_failed_notice_is_sent_again(server: Server) -> None:
     home = server.home
     assert "--route" in midwatch(home, "deliveries").stdout
     async with hook(200, 400, 200) as url, Client.for_home(home) as client:
-        task_id = run_json(home, "submit", "true", "--route", f"webhook:{url}")["id"]
+        task_id = run_json(home, "submit", "true", "--route", f"webhook:{url}", "--notices", "all")["id"]
         await until(client, "delivery_failed", task_id)
         shown = await asyncio.to_thread(midwatch, home, "deliveries", "--failed")
         (failed,) = await client.deliveries("failed")

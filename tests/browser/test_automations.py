@@ -221,6 +221,21 @@ async def test_alerts_of_the_watchdog_are_shown_on_the_now_page_and_in_the_list(
     await expect(listed.locator(".automation-list .row-sub")).not_to_contain_text("Silent")
 
 
+async def test_an_alert_is_acknowledged_on_the_now_page_for_everybody(desk: Desk) -> None:
+    task = (await desk.post("/tasks", {"prompt": "demo:hang watch the moon", "agent": "demo"}))["id"]
+    page = await desk.open("/")
+    row = page.locator(".now-waiting .attention li", has_text="Silent: demo:hang watch the moon")
+    raised: list[str] = []
+    while task not in raised:
+        looked = await desk.post("/watchdog")
+        raised = [alert["subject"] for alert in looked["told"] + looked["known"]]
+    await row.get_by_role("button", name="Acknowledge").click()
+    await expect(row).to_have_count(0)
+    (alert,) = [alert for alert in (await desk.get("/alerts"))["alerts"] if alert["subject"] == task]
+    assert (alert["status"], alert["acknowledged_by"]) == ("acknowledged", "owner")
+    await desk.post(f"/tasks/{task}/cancel")
+
+
 async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> None:
     desk.expect_problem("status of 422")
     page = await desk.open("/goals")
@@ -511,3 +526,24 @@ async def test_a_webhook_is_added_and_its_firing_repeated(desk: Desk) -> None:
     await expect(firings.get_by_role("link", name="task")).to_be_visible()
     await firings.get_by_role("button", name="Replay").click()
     await expect(firings).to_have_count(2)
+
+
+async def test_a_command_and_variables_are_set_in_the_form_and_a_skipped_run_says_why(desk: Desk) -> None:
+    when = "echo no news; exit 1"
+    automation = await add(desk, "Read the news", every="1h", env={"REGION": "eu", "API_KEY": "abcd"})
+    page = await desk.open(f"/automations/{automation}?edit=1")
+    await page.locator("summary", has_text="More").click()
+    await page.get_by_label("Only if").fill(when)
+    await expect(page.get_by_label("Variables")).to_have_value("REGION=eu\nAPI_KEY=***")
+    await page.get_by_label("Variables").fill("API_KEY=***\nSIZE=a=b")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.locator(".facts")).to_contain_text("API_KEY=*** SIZE=a=b")
+    await expect(page.locator(".facts")).to_contain_text(f"{when} (at most")
+    changed = await desk.get(f"/automations/{automation}")
+    assert (changed["env"], changed["when_command"]) == ({"API_KEY": "***", "SIZE": "a=b"}, when)
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator(".runs-table tbody")).to_contain_text("skipped")
+    await page.locator(".runs-table").get_by_role("link", name="task").click()
+    panel = page.locator("section", has=page.get_by_role("heading", name="Command before the run"))
+    await expect(panel).to_contain_text("exit status 1")
+    await expect(panel.locator(".plain-text")).to_have_text("no news")

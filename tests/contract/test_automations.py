@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +12,21 @@ import pytest
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
 from midwatch.base.schedule import Schedule
+from midwatch.domain import alert as alerts
 from midwatch.domain import automation_step, goal, goal_step
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.alert import SentAlert
+from midwatch.domain.alert import PAUSED_BY_PEOPLE, TRANSITIONS, Alert, Plans
+from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Update
+from midwatch.domain.channel import Delivery
+from midwatch.domain.event import ProbeEnd, ProbeStart, end_call, event
 from midwatch.domain.goal import Goal, Means, Work
 from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
-from midwatch.domain.task import Task, end
-from records import a_task, claim_request
+from midwatch.domain.task import Outcome, Task, end, in_turn
+from records import a_task, claim_request, claim_tasks, fence, submit_and_claim
 from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
@@ -195,13 +201,83 @@ async def test_an_automation_and_a_goal_have_one_open_task_each(store: Store, ca
     await put_task(store, cause=cause, cause_id="x_2")
 
 
-async def test_alerts_are_stored(store: Store) -> None:
-    await store.record_alerts(
-        [SentAlert(id="am_1/overdue", told_at=5), SentAlert(id="t_1/silent", told_at=7)], Changes()
-    )
-    assert await store.list_sent_alerts(5) == {"am_1/overdue", "t_1/silent"}
-    await store.record_alerts([SentAlert(id="am_1/overdue", told_at=9)], Changes())
-    assert await store.list_sent_alerts(8) == {"am_1/overdue"}
+STEPS: dict[alerts.Status, Callable[[Alert], Changes]] = {
+    "escalated": lambda alert: alerts.escalate(alert, "Silent: still", 20),
+    "acknowledged": lambda alert: alerts.acknowledge(alert, "ann", 30),
+    "withdrawn": lambda alert: alerts.withdraw(alert, 40),
+}
+
+
+async def test_an_alert_lives_as_its_table_says(store: Store) -> None:
+    cases = [(before, after) for before in TRANSITIONS if before != "found" for after in STEPS]
+    for number, (before, after) in enumerate(cases):
+        found = Alert(subject=f"t_{number}", kind="silent", text="Silent: dig", since=5, task_id="t_1")
+        raised, changes = alerts.raise_alert(found, f"al_{number}", 10, "console:x", None)
+        assert await store.raise_alert(raised, changes)
+        assert not await store.raise_alert(replace(raised, id="al_same"), changes)
+        if before != "raised":
+            await store.apply(STEPS[before](raised))
+        current = await store.get_alert(raised.id)
+        assert current is not None
+        assert current.status == before
+        allowed = after in TRANSITIONS[before]
+        with nullcontext() if allowed else pytest.raises(Conflict):
+            await store.apply(STEPS[after](current))
+        stored = await store.get_alert(raised.id)
+        assert stored is not None
+        assert stored.status == (after if allowed else before)
+        assert await store.list_open_alerts() == ([] if stored.status == "withdrawn" else [stored])
+        if stored.status != "withdrawn":
+            await store.apply(alerts.withdraw(stored, 40))
+    assert await store.prune_alerts(40) == 0
+    assert await store.prune_alerts(41) == len(cases)
+
+
+async def test_the_watchdog_finds_late_waiting_and_paused_records(store: Store) -> None:
+    task = {"status": "running", "attempt": 1, "started_at": NOW, "created_at": NOW}
+    about = {"session_key": "chat:1", "gate_key": "chat:1", "dir_key": "/w"}
+    queued = {"session_key": "chat:1", "gate_key": "chat:1"}
+    tasks = (
+        a_task(id="t_1", **task, **about), a_task(id="t_2", due_at=NOW, **queued),
+        a_task(id="t_3", due_at=NOW - 5, **queued), a_task(id="t_4", due_at=NOW, dir_key="/w"),
+        a_task(id="t_5", due_at=NOW + 1), a_task(id="t_6", due_at=NOW, agent="gone"),
+    )  # fmt: skip
+    await store.apply(Changes(records=tasks))
+    assert await store.list_late_agents(NOW) == {"demo": 3, "gone": 1}
+    (session,) = await store.list_behind_sessions(NOW, 9)
+    assert (session.oldest.id, session.size, session.holder) == ("t_3", 2, "t_1")
+    (directory,) = await store.list_behind_directories(NOW, 9)
+    assert (directory.oldest.id, directory.size, directory.holder) == ("t_4", 1, "t_1")
+    oldest = [await store.find_oldest_late("demo", NOW + after, free=free) for after, free in ((1, True), (0, True))]
+    assert [late and late.id for late in oldest] == ["t_5", None]
+    anything = await store.find_oldest_late("demo", NOW, free=False)
+    assert anything is not None and anything.id == "t_3"
+
+    await put(store, replace(DAILY, next_run_at=NOW), replace(GOAL, status="active"))
+    assert await store.count_plans() == Plans(5, 1, 1)
+    for number, why in enumerate(("3 runs failed", *PAUSED_BY_PEOPLE, "ann interrupted its run")):
+        paused = {"status": "paused", "paused_why": why}
+        await put(store, replace(DAILY, id=f"am_p{number}", next_run_at=None, **paused))
+        await put(store, replace(GOAL, id=f"g_p{number}", scope_id=f"u{number}", **paused))
+    assert [a.id for a in await store.list_paused_automations(PAUSED_BY_PEOPLE, 9)] == ["am_p0"]
+    assert [g.id for g in await store.list_paused_goals(PAUSED_BY_PEOPLE, 9)] == ["g_p0"]
+
+    asked = Approval(
+        id="ap_1", task_id="t_1", attempt=1, session_key="chat:1", agent="demo", question="?", kind="choice",
+        choices=(), created_at=NOW, expires_at=NOW + 9,
+    )  # fmt: skip
+    failed = [
+        Delivery(id=f"d_{n}", task_id="t_1", channel="c", notice=str(n), text="x", status="failed", created_at=n)
+        for n in (3, 4)
+    ]
+    await store.apply(Changes(records=(asked,), deliveries=tuple(failed)))
+    assert await store.list_unanswered(NOW - 1, 9) == []
+    assert await store.list_unanswered(NOW, 9) == [asked]
+    assert await store.list_undelivered(3) == [("c", 2, 3)]
+    assert await store.list_undelivered(4) == [("c", 1, 4)]
+    holder = await store.get_task("t_1")
+    assert holder is not None
+    assert await store.list_waits(holder) == [(NOW, None)]
 
 
 async def test_the_position_of_a_follower_is_stored(store: Store) -> None:
@@ -288,3 +364,29 @@ async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(stor
     assert [due_goal.id for due_goal in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     await end_run_and_handoff(store)
     assert [due_goal.id for due_goal in await store.list_due_goals(NOW + 9)] == ["g_1"]
+
+
+async def test_the_results_of_the_last_runs_leave_out_those_that_were_skipped(store: Store) -> None:
+    await put(store, replace(DAILY, env={"A": "b"}, when_command="true", history=3))
+    assert await store.get_automation("am_1") == replace(DAILY, env={"A": "b"}, when_command="true", history=3)
+    probe = {"when": "true", "when_timeout": 60.0, "output": "ü"}
+    outcomes: tuple[Outcome, ...] = ("ok", "error", "skipped", "cancelled", "silent")
+    for number, outcome in enumerate(outcomes):
+        task = a_task(id=f"t_{number}", cause="automation", cause_id="am_1", session_key=f"bg:{number}", probe=probe)
+        await store.submit(task)
+        (claimed,) = await claim_tasks(store)
+        assert claimed.probe == probe
+        await store.apply(end(claimed, NOW, outcome=outcome, result=f"result {number}")[1])
+    assert [task.result for task in await store.list_results("am_1", 10)] == ["result 4", "result 1", "result 0"]
+    assert [task.id for task in await store.list_results("am_1", 1)] == ["t_4"]
+
+
+async def test_an_open_command_of_a_dead_attempt_is_found(store: Store) -> None:
+    task = await submit_and_claim(store)
+    start, end_of_first = ProbeStart(probe="when", command="true", timeout=1.0), ProbeEnd(probe="when", passed=True)
+    check = ProbeStart(probe="check", command="make", timeout=1.0)
+    events = tuple(event(payload, NOW, **in_turn(task)) for payload in (start, end_of_first, check))
+    await store.apply(Changes(fence=fence(task), events=events))
+    (opened,) = await store.list_open_events(fence(task))
+    assert opened.payload["probe"] == "check"
+    assert end_call(opened, "cut off") == ProbeEnd(probe="check", error="cut off")

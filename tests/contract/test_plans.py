@@ -26,7 +26,9 @@ GROWING = frozenset({
 })  # fmt: skip
 SMALL = frozenset({
     "tasks_claim", "tasks_actor", "tasks_later", "tasks_gate", "tasks_directory", "tasks_queue", "tasks_waiting",
-    "tasks_waiting_directory", "tasks_cause_open", "goals_open", "goals_deadline", "goals_session", "handoffs_open",
+    "tasks_waiting_directory", "tasks_behind", "tasks_behind_directory", "alerts_open", "automations_paused",
+    "goals_paused", "automations_due", "tasks_cause_open",
+    "goals_open", "goals_deadline", "goals_session", "handoffs_open",
     "approvals_open", "deliveries_due", "sessions_live", "tasks_taking", "accounts_asking",
 })  # fmt: skip
 """Indexes of open records only. Reading a whole one is as much work as there is open work."""
@@ -37,6 +39,14 @@ OPEN_ONLY = "reads or sorts only open records"
 ALLOWED: Mapping[str, str] = {
     "account.recent": IN_ORDER,
     "account.prune_days": "days are few; reads the accounts before a time",
+    "alert.behind_directories": OPEN_ONLY,
+    "alert.behind_sessions": OPEN_ONLY,
+    "alert.oldest_late": OPEN_ONLY,
+    "alert.open": OPEN_ONLY,
+    "alert.paused_automations": OPEN_ONLY,
+    "alert.paused_goals": OPEN_ONLY,
+    "alert.unanswered": OPEN_ONLY,
+    "alert.undelivered": IN_ORDER,
     "approval.list": IN_ORDER,
     "approval.list_task": FEW_OF_A_TASK,
     "approval.overdue": OPEN_ONLY,
@@ -175,7 +185,7 @@ def fill(connection: psycopg.Connection[Any], table: str) -> None:
         "tasks": ("done", "pending"), "approvals": ("granted", "pending"), "deliveries": ("sent", "pending"),
         "goals": ("complete", "active"), "handoffs": ("completed", "pending"), "automations": ("active", "paused"),
         "sessions": ("idle", "closed"), "steers": ("injected", "queued"), "worktrees": ("removed", "kept"),
-        "context_items": ("taken", "queued"),
+        "context_items": ("taken", "queued"), "alerts": ("withdrawn", "raised"),
     }  # fmt: skip
     fixed = {
         "on_crash": "'fail'", "scope_kind": "'user'", "manage_mode": "'scope_all'", "mode": "'stop'",

@@ -73,7 +73,7 @@ async def test_rules_are_listed_newest_first_by_agent_and_can_be_revoked_once(st
 
 
 async def test_an_approval_answered_by_a_rule_is_stored_and_never_in_the_inbox(store: Store) -> None:
-    task = await submit_and_claim(store, route="console")
+    task = await submit_and_claim(store, route="console", notices="all")
     decided = answer_by_rule(task, make_question(), Decision("deny", "rule:agent", "deny `git push`"), CLOCK.now())
     assert decided is not None
     await store.apply(decided[1])

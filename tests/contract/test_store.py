@@ -198,7 +198,7 @@ async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store)
 
 
 async def test_a_claimed_task_has_a_new_attempt_an_owner_and_a_start_time(store: Store) -> None:
-    task = await put(store, route="console")
+    task = await put(store, route="console", notices="all")
     claims = await store.claim(claim_request(), CLOCK.now())
     (claim,) = claims.taken
     assert (claim.task.status, claim.task.attempt, claim.task.lease_owner) == ("running", 1, OWNER)

@@ -546,7 +546,7 @@ async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> No
 
 
 async def test_notices_are_listed(served: Served) -> None:
-    task = await served.client.submit("hello", {"route": "console"})
+    task = await served.client.submit("hello", {"route": "console", "notices": "all"})
     await wait_for_end(served, task["id"])
     deliveries = await served.client.deliveries(task_id=task["id"])
     assert {delivery["notice"] for delivery in deliveries} == {"started", "done"}

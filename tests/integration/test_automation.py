@@ -240,12 +240,12 @@ async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) ->
     clock, channel = FakeClock(START), RecordingChannel("there")
     async with open_desk(home, clock, ScriptedAgent(result(" NOTHING "), name="it"), there=channel) as desk:
         automation = await desk.automations.create(
-            "look", agent="it", every="1h", route="there", quiet="NOTHING", max_runs=1
+            "look", agent="it", every="1h", route="there", notices="all", quiet="NOTHING", max_runs=1
         )
         await jump(desk, clock, START + HOUR)
         (run,) = await desk.automations.history(automation.id)
         assert (run.outcome, run.status) == ("silent", "done")
-        assert await desk.store.list_deliveries() == []
+        assert await desk.notifications.list() == []
         assert (await desk.automations.get(automation.id)).consecutive_failures == 0
 
 

@@ -16,7 +16,7 @@ from midwatch.base.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusab
 from midwatch.base.home import Home
 from midwatch.desk.build import open_store
 from midwatch.desk.config import Settings
-from midwatch.domain.alert import SentAlert
+from midwatch.domain.alert import Alert
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import OWNER, create, make
 from midwatch.domain.instance import Instance
@@ -72,7 +72,10 @@ async def fill(store: Store) -> None:
     await store.apply(Changes(fence=fence(done), messages=(message,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
-    await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
+    silent = Alert(
+        id="al_1", status="raised", subject="t_1", kind="silent", text="Silent: dig", since=now, raised_at=now
+    )
+    await store.raise_alert(silent, Changes())
     await store.set_cursor("hook", 1)
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 

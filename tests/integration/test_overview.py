@@ -199,7 +199,7 @@ async def test_an_invalid_time_is_refused(served: Served, since: str) -> None:
 
 async def test_a_tasks_page_shows_all_its_details(served: Served) -> None:
     harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
-    task = await run_task(served, harmful, route="pager")
+    task = await run_task(served, harmful, route="pager", notices="all")
     async with asyncio.timeout(20):
         while len((await served.get("/deliveries", status="sent"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)
@@ -444,7 +444,7 @@ async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
 
 async def test_a_failed_notice_can_be_sent_again(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    task = await run_task(served, "x", route="pager:me")
+    task = await run_task(served, "x", route="pager:me", notices="all")
     await served.until("delivery_failed", task_id=task)
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
@@ -470,7 +470,7 @@ async def test_a_failed_notice_can_be_sent_again(served: Served, channel: Record
 
 async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    await run_task(served, "x", route="pager")
+    await run_task(served, "x", route="pager", notices="all")
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)

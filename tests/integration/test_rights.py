@@ -27,6 +27,7 @@ from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.app import create_app
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import AgentTerms, Choice
+from midwatch.domain.alert import Alert
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
@@ -204,7 +205,7 @@ class Team(NamedTuple):
 
     def fill(self, call: Call, relation: str) -> str:
         """Return the path and query of a call about the object with this relation to bob."""
-        values = {"id": "x", "rule_id": "r_1", "delivery_id": "d_1", **self.objects[relation]}
+        values = {"id": "x", "rule_id": "r_1", "delivery_id": "d_1", "alert_id": "al_1", **self.objects[relation]}
         values["name"] = NAMES.get(call.path) or "x"
         if call.path == "/api/v1/tokens/{key}":
             values["key"] = "victim"
@@ -287,7 +288,8 @@ async def open_team(home: Path, **settings: Any) -> AsyncIterator[Team]:
         run, _ = await make_objects(desk, "ann", "auto:run", "automation", "bob")
         notice = Delivery(id="d_1", task_id="x", channel="x", notice="x", text="x", status="failed")
         rule = Rule(id="r_1", agent="demo", effect="deny")
-        await desk.store.apply(Changes(records=(rule,), deliveries=(notice,)))
+        alert = Alert(id="al_1", status="raised", subject="x", kind="silent", text="x", since=1, raised_at=1)
+        await desk.store.apply(Changes(records=(rule, alert), deliveries=(notice,)))
         tokens: dict[str, str | None] = {"no token": None, "owner": desk.home.token(), "attempt": attempt}
         for role in ("viewer", "operator"):
             tokens[role] = (await desk.tokens.create(role, role, actor="bob", by=OWNER))[1]

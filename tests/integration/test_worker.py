@@ -179,7 +179,7 @@ async def test_a_timeout_ends_the_turn_and_is_reported(home: Path) -> None:
     channel = RecordingChannel("there")
     agent = ScriptedAgent(wait_for(asyncio.Event()), deaf_to=("terminate",))
     async with Runtime.open(home, agents={"it": agent}, channels={"there": channel}) as desk:
-        task = await run(desk, timeout=0.05, route="there")
+        task = await run(desk, timeout=0.05, route="there", notices="all")
         assert (task.status, task.outcome) == ("failed", "timeout")
         assert "0.05" in (task.error or "")
         assert agent.interrupts == ["terminate", "kill"]
@@ -409,7 +409,7 @@ async def test_the_route_gets_one_notice_of_the_start_and_one_of_the_end(
 ) -> None:
     channel = RecordingChannel("there", fail=1)
     async with Runtime.open(home, agents={"it": ScriptedAgent(step)}, channels={"there": channel}) as desk:
-        task = await run(desk, route="there")
+        task = await run(desk, route="there", notices="all")
         await channel.until(lambda c: len(c.delivered) == 2)
         assert sorted(d.notice for d in channel.delivered) == sorted(notices)
         await until(lambda: _are_all_sent(desk, task))
@@ -422,7 +422,7 @@ async def _are_all_sent(desk: Runtime, task: Task) -> bool:
 
 async def test_a_silent_result_is_stored_but_not_sent(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("nothing new", outcome="silent"))}) as desk:
-        task = await run(desk, route="console")
+        task = await run(desk, route="console", notices="all")
         assert (task.status, task.outcome, task.result) == ("done", "silent", "nothing new")
         assert [d.notice for d in await desk.notifications.list(task_id=task.id)] == ["started"]
 

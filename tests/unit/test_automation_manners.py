@@ -368,7 +368,8 @@ async def test_a_quiet_run_sends_no_notice_of_its_start(
     automations: Automations, store: SqliteStore, clock: FakeClock, runner: Runner
 ) -> None:
     for quiet in (None, "OK"):
-        automation = await automations.create("look", every="1h", zone="UTC", route="console", quiet=quiet)
+        about = {"route": "console", "notices": "all"}
+        automation = await automations.create("look", every="1h", zone="UTC", quiet=quiet, **about)
         await automations.run(automation.id)
         task = await runner.begin()
         notices = [notice.notice for notice in await store.list_deliveries(task_id=task.id)]

@@ -261,9 +261,10 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
     (tmp_path / ".git").mkdir()
     fields: dict[str, Any] = {
         "title": "new", "prompt": "other", "agent": "other", "fresh": True, "worktree": True,
-        "route": "console:7", "manage_mode": "scope_all", "max_runs": 5, "workdir": str(tmp_path),
-        "timeout_seconds": 9.0, "on_crash": "fail",
+        "route": "console:7", "notices": "failures", "manage_mode": "scope_all", "max_runs": 5,
+        "workdir": str(tmp_path), "timeout_seconds": 9.0, "on_crash": "fail",
         "jitter_seconds": 5.0, "missed": "skip", "missed_window": 60.0, "quiet": "NOTHING",
+        "when_command": "test -e x", "when_timeout": 5.0, "env": {"A": "b"}, "history": 3,
         "budget": {"tokens": 1}, "on_budget": "ask",
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
         "triggers": ({"id": "tr_1", "kind": "git", "repository": "/srv/app", "branch": "main"},),

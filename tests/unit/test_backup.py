@@ -30,7 +30,7 @@ from midwatch.cli.doctor import check_database
 from midwatch.desk.config import Settings
 from midwatch.domain.account import Account
 from midwatch.domain.agent import Choice
-from midwatch.domain.alert import SentAlert
+from midwatch.domain.alert import Alert
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
@@ -118,7 +118,10 @@ async def fill(store: Store) -> None:
     assert fired.records == (firing,)
     records = (automation, a_goal(now), account, rule, tree, step, steer, handoff, item, trigger, firing)
     await store.apply(Changes(records=records))
-    await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
+    silent = Alert(
+        id="al_1", status="raised", subject="t_1", kind="silent", text="Silent: dig", since=now, raised_at=now
+    )
+    await store.raise_alert(silent, Changes())
     await store.set_cursor("hook", 1)
 
 

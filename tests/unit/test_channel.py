@@ -26,10 +26,9 @@ from midwatch.domain.channel import (
     Route,
     Status,
     backoff,
-    end_text,
     hide_target,
-    start_text,
 )
+from midwatch.domain.notice import end_text
 from midwatch.services.notifications import Notifications
 from midwatch.testing import FakeClock
 
@@ -112,9 +111,8 @@ def test_cut_returns_a_prefix_within_the_length(text: str, length: int) -> None:
 
 
 def test_notices_contain_the_next_command() -> None:
-    assert start_text("t_1", "p" * 60, "shell") == f"Started: {'p' * 50}…\nt_1 with shell"
-    assert end_text("done", "t_1", "p", "r" * 600) == f"Done: p\n{'r' * 500}…\nFull result: midwatch result t_1"
-    assert end_text("timed_out", "t_1", "p", "") == "Timed out: p\nTry again: midwatch retry t_1"
+    assert end_text("done", "t_1", "p", "r" * 600, "") == f"Done: p\n{'r' * 500}…\nFull result: midwatch result t_1"
+    assert end_text("timed_out", "t_1", "p", "", "midwatch retry t_1") == "Timed out: p\nTry again: midwatch retry t_1"
 
 
 # -- routes, states, back-off ----------------------------------------------------------------------------------------

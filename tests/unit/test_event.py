@@ -53,12 +53,13 @@ OWN_KINDS = {
     "signed_in", "delivery_retried", "automation_created", "automation_changed", "automation_fired",
     "automation_queued", "automation_triggered", "automation_missed", "automation_paused", "goal_created",
     "goal_changed", "goal_step", "goal_delayed",
-    "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert", "agent_exited",
+    "goal_paused", "goal_completed", "goal_timed_out", "watchdog_alert", "watchdog_acknowledged",
+    "watchdog_withdrawn", "agent_exited",
     "thought_update", "thought_delta", "plan_update", "worktree_changed", "llm_delta", "llm_retry",
     "tool_exec_skipped", "context_trimmed", "steering_injected", "context_injected", "budget_reached", "budget_warned",
     "handoff_requested",
     "handoff_accepted", "handoff_rejected", "handoff_started", "handoff_retried", "handoff_completed",
-    "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided",
+    "handoff_failed", "handoff_cancelled", "handoff_expired", "hook_decided", "probe_start", "probe_end",
 }  # fmt: skip
 
 EXAMPLES: dict[Any, Any] = {"str": "grüße 🎉", "int": 3, "float": 0.5, "bool": True, "Any": {"a": [1, None]}}

@@ -31,7 +31,7 @@ async def add(prompt: Prompt, **request: Any) -> Reply:
     return reply({"prompt": prompt, **request})
 
 
-@command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--name -N")))
+@command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--heading -N")))
 async def edit(automation_id: Annotated[str, Argument()], **request: Any) -> Reply:
     """Change one."""
     return reply({"id": automation_id, **request})
@@ -83,7 +83,7 @@ def test_invalid_options_are_refused(wrong: str) -> None:
 def test_a_change_can_disable_and_clear_fields() -> None:
     request = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
     assert request == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
-    empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
+    empty = ("route", "quiet", "workdir", "timeout", "on_crash", "heading", "jitter", "tag", "budget", "approvals")
     arguments = [argument for name in empty for argument in (f"--{name.replace('_', '-')}", "")]
     assert run_options("edit", "am_1", *arguments) == {
         "id": "am_1", "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "",

@@ -135,7 +135,7 @@ def test_the_event_of_a_cancelled_task_has_its_outcome() -> None:
 
 
 async def test_a_task_that_keeps_killing_its_process_fails(desk: Desk) -> None:
-    task = await put(desk.store, on_crash="rerun", route="console")
+    task = await put(desk.store, on_crash="rerun", route="console", notices="all")
     for number in range(MAX_RESCUES + 1):
         await desk.store.claim(claim_request(owner=f"i_{number}"), task.due_at)
         desk.engine.buried.add(f"i_{number}")

@@ -25,6 +25,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.backoff import retry_delay
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter
+from midwatch.domain.notice import start_notice
 from midwatch.domain.store import Store
 from midwatch.domain.task import (
     OPEN,
@@ -38,7 +39,6 @@ from midwatch.domain.task import (
     Task,
     end,
     guard_ownership,
-    start_notice,
 )
 from midwatch.domain.task_store import TaskFilter
 from midwatch.services.tasks import Limits, Tasks
@@ -276,7 +276,7 @@ def test_long_texts_are_truncated_in_notices_and_complete_in_the_record() -> Non
     (delivery,) = changes.deliveries
     assert len(delivery.text) < 700
     assert ended_task.result is not None and len(ended_task.result) == 10_000
-    (started,) = start_notice(task, NOW)
+    (started,) = start_notice(task._replace(notices="all"), NOW)
     assert started.notice == "started" and len(started.text) < 150
 
 

@@ -37,7 +37,9 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
     """List automations, newest first. Without `status`, list all that are not deleted."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
     automations = await desk.automations.list(query.status, scope=scope, limit=query.limit, actor=actor)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
+    return Json(
+        {"automations": [await desk.automations.describe(automation, actor=actor) for automation in automations]}
+    )
 
 
 @router.post("/automations", status_code=201, responses={201: {"model": ChangedAutomation}})
@@ -45,7 +47,7 @@ async def list_automations(desk: DeskDep, actor: Caller, query: Annotated[bodies
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
     """Create an automation. Give exactly one of `at`, `every` and `cron`, or `triggers`. Shows secrets of webhooks."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return reply_created("automations", await describe_change(desk, None, automation))
+    return reply_created("automations", await describe_change(desk, None, automation, actor))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -53,7 +55,7 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 async def export(desk: DeskDep, actor: Caller, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return automations in the format of an import. Without ids, return all that are not deleted."""
     exported = await desk.automation_transfer.export(query.id, actor=actor)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in exported]})
+    return Json({"automations": [await desk.automations.describe(automation, actor=actor) for automation in exported]})
 
 
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
@@ -68,7 +70,7 @@ async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBo
 @needs("read")
 async def show(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Return one automation."""
-    return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor)))
+    return Json(await desk.automations.describe(await desk.automations.get(automation_id, actor=actor), actor=actor))
 
 
 @router.patch("/automations/{automation_id}", responses={200: {"model": ChangedAutomation}})
@@ -78,13 +80,13 @@ async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.A
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     before = await desk.automations.get(automation_id, actor=actor)
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
-    return Json(await describe_change(desk, before, automation))
+    return Json(await describe_change(desk, before, automation, actor))
 
 
-async def describe_change(desk: Desk, before: Automation | None, after: Automation) -> dict[str, Any]:
+async def describe_change(desk: Desk, before: Automation | None, after: Automation, actor: Caller) -> dict[str, Any]:
     """Return an automation that was just created or changed as JSON, with the secrets of its new webhooks."""
     webhooks = await desk.triggers.list_webhooks(list_new_webhooks(before, after))
-    return {**await desk.automations.describe(after), **({"webhooks": webhooks} if webhooks else {})}
+    return {**await desk.automations.describe(after, actor=actor), **({"webhooks": webhooks} if webhooks else {})}
 
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)

@@ -56,6 +56,14 @@ class SubmitBody(Strict):
         return check_absolute(value)
 
 
+class WatchdogBody(Strict):
+    """Other graces than those of the settings, in seconds or as text such as 5m. With one, nothing is sent."""
+
+    overdue_grace: Seconds | None = Field(None, ge=0, description="Alert if work begins later than this.")
+    running_grace: Seconds | None = Field(None, ge=0, description="Alert if a task works this much too long.")
+    waiting_grace: Seconds | None = Field(None, ge=0, description="Alert if a task waits longer than this.")
+
+
 class RetryBody(Strict):
     """Options of a retry."""
 

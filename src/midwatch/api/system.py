@@ -1,4 +1,4 @@
-"""Routes of the system: health, readiness, metrics, settings, directories, watchdog, routines."""
+"""Routes of the system: health, readiness, metrics, settings, directories, watchdog, alerts, routines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from midwatch.api.bodies import DirectoryQuery
+from midwatch.api.bodies import DirectoryQuery, WatchdogBody
 from midwatch.api.dependencies import Caller, DeskDep
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json
 from midwatch.base.version import __version__
-from midwatch.wire.alerts import AlertPage, RoutinePage
+from midwatch.wire.alerts import AlertInfo, AlertList, AlertPage, RoutinePage
 from midwatch.wire.system import Directories, Health, Ready, SettingsInfo
 
 LIMITS = ("slots", "max_open", "max_open_per_actor", "max_running_per_actor", "max_waiting", "approval_expiry")
@@ -74,15 +74,27 @@ async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQu
 
 @router.post("/watchdog", responses={200: {"model": AlertPage}})
 @needs("operate")
-async def watchdog(desk: DeskDep, actor: Caller) -> Json:
-    """Check for overdue, stuck and silent work now, and send notices.
+async def watchdog(desk: DeskDep, actor: Caller, body: WatchdogBody | None = None) -> Json:
+    """Look for problems now: raise, escalate and withdraw alerts, and send notices.
 
-    `told` lists the alerts for which notices are sent now, `known` the alerts that were reported before.
+    If the body has a grace, the problems are only looked for with it and listed in `known`; nothing is sent.
     """
-    alerts = await desk.alerts.find(actor=actor)
-    new = await desk.alerts.send(actor=actor)
-    known = [alert.snapshot() for alert in alerts if alert.id not in {sent.id for sent in new}]
-    return Json({"told": [alert.snapshot() for alert in new], "known": known})
+    report = await desk.alerts.look(**(body or WatchdogBody()).model_dump(), actor=actor)
+    return Json({name: [alert.snapshot() for alert in alerts] for name, alerts in report._asdict().items()})
+
+
+@router.get("/alerts", responses={200: {"model": AlertList}})
+@needs("oversee")
+async def alerts(desk: DeskDep, actor: Caller) -> Json:
+    """Return the problems that exist now, each with the state of its alert, the oldest first."""
+    return Json({"alerts": [alert.snapshot() for alert in await desk.alerts.list(actor=actor)]})
+
+
+@router.post("/alerts/{alert_id}/ack", responses={200: {"model": AlertInfo}})
+@needs("operate")
+async def acknowledge(desk: DeskDep, actor: Caller, alert_id: str) -> Json:
+    """Acknowledge an alert: there are no more notices about it until it is over."""
+    return Json((await desk.alerts.acknowledge(alert_id, actor=actor)).snapshot())
 
 
 @router.get("/routines", responses={200: {"model": RoutinePage}})

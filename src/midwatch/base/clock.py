@@ -15,6 +15,10 @@ SECOND = 1_000_000
 LONGEST_NAP = 30.0
 """Seconds after which a waiting loop reads the wall clock again, in case the clock was changed."""
 
+SHORTEST_SLEEP = 5.0
+"""Seconds of difference between the clocks that count as a suspended machine."""
+MOST_SLEEPS = 500
+
 
 class Timer(Protocol):
     """A call that is planned for later; `cancel` prevents the call."""
@@ -69,6 +73,34 @@ class Stopwatch:
     def start(self) -> None:
         """Continue to measure."""
         self._earlier, self._since = self.read(), self._clock.monotonic()
+
+
+class SleepLog:
+    """Remembers when the machine was suspended: then the wall time goes on, but the monotonic time stands still.
+
+    A wall clock that is set forward looks the same. Call `observe` often, because the log knows only that the machine
+    was suspended between two calls, and takes the time just before the second one.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen = clock.now(), clock.monotonic()
+        self._sleeps: list[tuple[int, int]] = []
+
+    def observe(self) -> int:
+        """Look at both clocks, and return the wall time."""
+        wall, monotonic = self._clock.now(), self._clock.monotonic()
+        slept = wall - self._seen[0] - int((monotonic - self._seen[1]) * SECOND)
+        if slept > SHORTEST_SLEEP * SECOND:
+            self._sleeps = [*self._sleeps[1 - MOST_SLEEPS :], (wall - slept, wall)]
+        self._seen = wall, monotonic
+        return wall
+
+    def age(self, since: int) -> float:
+        """Return how many seconds have passed since a time, without the time in which the machine was suspended."""
+        now = self._seen[0]
+        slept = sum(max(0, end - max(begin, since)) for begin, end in self._sleeps)
+        return (now - since - slept) / SECOND
 
 
 def iso(when: int | None) -> str | None:

@@ -40,7 +40,7 @@ COMMANDS = {
     "usage": ("usage.usage", "Show the cost of tasks that have ended."),
     "open": ("open.open", "Open the web console in a browser and sign in."),
     "cluster": ("cluster.cluster", "List the processes that run tasks: host, agents, load and leader."),
-    "watchdog": ("watchdog.watchdog", "Find work that is overdue, stuck or silent now, and send notices."),
+    "watchdog": ("watchdog.app", "Look for work that does not continue, list alerts, acknowledge one."),
     "doctor": ("doctor.doctor", "Check the installation."),
     "backup": ("backup.backup", "Back up the database to a file while tasks run."),
     "restore": ("backup.restore", "Restore a backup into an empty database; --force replaces existing data."),

@@ -338,7 +338,9 @@ async def export(
 ) -> Reply:
     """Print automations as JSON, for `midwatch automation import` in this home or another one."""
     content = {"automations": await desk.client.export_automations(ids or ())}
-    return Reply(content, json.dumps(content, indent=2))
+    masked = [one["id"] for one in content["automations"] if "***" in (one["env"] or {}).values()]
+    notice = f"the secret values of `env` are left out ({', '.join(masked)}); set them again after an import with --env"
+    return Reply(content, json.dumps(content, indent=2), notice if masked else None)
 
 
 @command(app, "import")
@@ -461,7 +463,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         ("failures", automation["consecutive_failures"] or None),
         ("session", automation["session_key"]),
         ("fresh", "yes" if automation["fresh"] else None),
-        *out.pick(automation, "route", "workdir"),
+        *out.pick(automation, "route", "notices", "workdir"),
         ("timeout", out.format_duration(automation["timeout_seconds"], "")),
         ("on crash", automation["on_crash"]),
         ("overlap", automation["overlap"]),
@@ -470,6 +472,9 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         ("quiet hours", ", ".join(automation["quiet_hours"]) or None),
         ("jitter", out.format_duration(jitter) if jitter else None),
         ("missed runs", automation["missed"] + late),
+        *describe_command("runs if", automation["when_command"], automation["when_timeout"]),
+        ("env", " ".join(f"{name}={value}" for name, value in (automation["env"] or {}).items()) or None),
+        ("history", automation["history"] or None),
         ("quiet", automation["quiet"]),
         ("budget", out.format_json(automation["budget"]) if automation["budget"] else None),
         ("approvals", out.format_json(automation["approvals"]) if automation["approvals"] else None),
@@ -477,6 +482,11 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
         *out.pick(automation, "creator", managed_by="manage_mode", created="created_at", deleted="deleted_at"),
         ("revision", automation["revision"]),
     ]
+
+
+def describe_command(name: str, command: str | None, seconds: float) -> list[out.Field]:
+    """Return the command of an automation or a goal, with its time limit, as names and values for people."""
+    return [(name, f"{command} (at most {out.format_duration(seconds)})")] if command else []
 
 
 def make_run_row(run: RunInfo) -> tuple[object, ...]:

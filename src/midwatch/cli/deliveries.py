@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.options import Limit, OfTask
-from midwatch.cli.output import join, shorten, table, values
+from midwatch.cli.output import format_time, join, shorten, table, values
 from midwatch.cli.parameters import Argument, Option
 
-HEADERS = ("ID", "STATUS", "CHANNEL", "NOTICE", "TRIES", "TASK", "ERROR")
+if TYPE_CHECKING:
+    from midwatch.wire.deliveries import DeliveryInfo
+
+HEADERS = ("ID", "STATUS", "CHANNEL", "NOTICE", "POLICY", "TRIES", "TASK", "ERROR")
 
 
 @command()
@@ -23,12 +27,25 @@ async def deliveries(
     """List notices and their status, newest first."""
     notices = await desk.client.deliveries("failed" if failed else None, task, limit)
     rows = [
-        (*values(notice, "id", "status", "channel", "notice", "attempts", "task_id"), shorten(notice["error"]))
+        (
+            notice["id"],
+            _describe_status(notice),
+            *values(notice, "channel", "notice", "policy", "attempts", "task_id"),
+            shorten(notice["error"]),
+        )
         for notice in notices
     ]
     empty = "No notices." if failed or task else "No notices. To get some, use --route or the setting `notify`."
     hint = "Try again: midwatch redeliver ID" if any(n["status"] == "failed" for n in notices) else None
     return Reply({"deliveries": notices}, join(table(HEADERS, rows, empty), hint))
+
+
+def _describe_status(notice: DeliveryInfo) -> str:
+    """Return the status of a notice or, if it waits for a digest, the time of the digest."""
+    due, collected = notice["due_at"], (notice["policy"] or "").startswith("digest:")
+    if due and collected and not notice["attempts"] and datetime.fromisoformat(due) > datetime.now(UTC):
+        return f"digest at {format_time(due)}"
+    return str(notice["status"])
 
 
 @command()

@@ -18,7 +18,7 @@ from midwatch.base.home import ROOT_REMEDY, RUNS_AS_ROOT
 from midwatch.base.version import __version__
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import check_same_database, find_server, home_path, is_answering
-from midwatch.cli.output import format_duration, paint_status
+from midwatch.cli.output import format_age, format_duration, paint_status, shorten
 
 if TYPE_CHECKING:
     from midwatch.base.home import Home
@@ -30,7 +30,7 @@ LOW_SPACE, NO_SPACE = 1_000_000_000, 50_000_000
 MOST_SKEW = 1.0
 """Seconds by which this machine's clock may differ from the database's clock."""
 SECRET_NAME = re.compile(
-    r"(?i)^channels\..*\.urls?$"
+    r"(?i)^channels\..*\.urls?$|^ping_url$"
     r"|(secret|token|passw|credential|authorization|cookie|api_?key|[._-]key)\w*(?<!_env)$"
 )
 """Names of settings with secrets: addresses of channels, and names such as `secret` or `API_KEY`, not `api_key_env`."""
@@ -101,6 +101,8 @@ async def examine() -> AsyncIterator[Finding]:
     except BadConfig as problem:
         yield Finding("bad", "configuration", str(problem))
     async for finding in check_runtime():
+        yield finding
+    for finding in await check_alerts():
         yield finding
 
 
@@ -204,6 +206,9 @@ def check_routine(routine: RoutineInfo, home: Home) -> Finding:
     """Check that a routine of the server, which is background work at intervals, succeeds."""
     name, error = f"routine {routine['name']}", routine["last_error"]
     text = f"every {format_duration(routine['seconds'])}, {routine['runs']} times, {routine['failures']} failed"
+    if routine["last_at"]:
+        result = routine.get("last_result")
+        text += f", last {format_age(routine['last_at'])} ago" + (f": {result}" if result and not error else "")
     return Finding("warn", name, f"{text}; {error}", f"see {home.log_file}") if error else Finding("ok", name, text)
 
 
@@ -253,12 +258,28 @@ async def check_runtime() -> AsyncIterator[Finding]:
                 yield Finding("ok", f"channel {name}", channel.kind)
             for finding in await check_processes(runtime):
                 yield finding
-            for alert in await runtime.alerts.find():
-                yield Finding("warn", f"{alert.kind} {alert.subject}", alert.text.replace("\n", ": "))
     except BadConfig as problem:
         yield Finding("bad", "configuration", str(problem))
     except MidwatchError as problem:
         yield Finding("bad", "database", str(problem))
+
+
+async def check_alerts() -> list[Finding]:
+    """Return the alerts that `midwatch status` lists, from the server if it answers."""
+    from midwatch.cli.connection import connect
+
+    try:
+        async with connect() as desk:
+            alerts = await desk.client.alerts()
+    except MidwatchError as problem:
+        return [Finding("bad", "alerts", str(problem))]
+    findings = []
+    for alert in alerts:
+        known = f" (acknowledged by {alert['acknowledged_by']})" if alert["status"] == "acknowledged" else ""
+        text = shorten(alert["text"].replace("\n", ": "), 300)
+        remedy = f"midwatch watchdog ack {alert['id']}" if alert["status"] in ("raised", "escalated") else None
+        findings.append(Finding("warn", f"{alert['alert']} {alert['subject']}", f"{text}{known}", remedy))
+    return findings
 
 
 async def check_processes(runtime: Runtime) -> list[Finding]:

@@ -9,7 +9,7 @@ import click
 
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
-from midwatch.cli.automation import RUN_HEADERS, make_run_row
+from midwatch.cli.automation import RUN_HEADERS, describe_command, make_run_row
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir, read_prompt
@@ -145,6 +145,7 @@ async def complete(
     if goal["status"] == "complete":
         return Reply(goal, f"{goal['id']} is complete")
     agrees = f" and {goal['verifier']} agrees" if goal["verifier"] else ""
+    agrees = " and its check passes" if goal["check_command"] else agrees
     return Reply(goal, f"{goal['id']} will be complete when this step has ended{agrees}")
 
 
@@ -218,6 +219,16 @@ def suggest_resume(goal: GoalInfo) -> str:
     return resume
 
 
+def describe_check(check: dict[str, Any] | None) -> str | None:
+    """Return how the last check of a goal ended, with the last line of its output."""
+    if check is None:
+        return None
+    status = check["exit_status"]
+    how = check["problem"] if status is None else f"exit status {status}"
+    last = check["output"].rstrip().rpartition("\n")[2]
+    return f"{how}: {shorten(last, 100)}" if last else how
+
+
 def describe_goal(goal: GoalInfo) -> list[Field]:
     """Return the details of a goal as names and values, for people."""
 
@@ -232,13 +243,15 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("status", "running" if goal["running"] else goal["status"]),
         *pick(goal, paused="paused_why", objective="objective", agent="agent", verifier="verifier"),
         *pick(goal, deadline="deadline_at", next_step="next_run_at", waits_for="delay_reason"),
+        *describe_command("check", goal["check_command"], goal["check_timeout"]),
+        ("last check", describe_check(goal["last_check"])),
         ("steps", of(goal["step"], goal["max_steps"], goal["max_steps"])),
         ("tokens", of(goal["tokens"], goal["max_tokens"], goal["max_tokens"])),
         ("cost", cost if goal["tokens"] or goal["max_usd"] else None),
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
-        *pick(goal, "evidence", "summary", session="session_key", route="route", workdir="workdir"),
+        *pick(goal, "evidence", "summary", session="session_key", route="route", notices="notices", workdir="workdir"),
         *pick(goal, "creator", managed_by="manage_mode", created="created_at", completed="completed_at"),
         ("revision", goal["revision"]),
     ]

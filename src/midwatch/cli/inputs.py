@@ -32,6 +32,14 @@ def parse_budget(budget: str | None) -> dict[str, object] | None:
     return None if budget is None else Budget.parse(budget).data()
 
 
+def parse_env(assignments: list[str]) -> dict[str, str]:
+    """Convert the texts NAME=VALUE of --env to variables by name."""
+    parts = [assignment.partition("=") for assignment in assignments]
+    if not all(name and equals for name, equals, _ in parts):
+        raise InvalidInput("write a variable as NAME=VALUE; NAME= removes it.", field="env")
+    return {name: value for name, _, value in parts}
+
+
 def parse_policy(text: str) -> dict[str, Any]:
     """Parse the JSON of --approvals: rules on the use of tools."""
     try:

@@ -7,7 +7,7 @@ from functools import cached_property
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-from midwatch.cli.inputs import absolute_path, parse_budget, parse_policy, read_prompt
+from midwatch.cli.inputs import absolute_path, parse_budget, parse_env, parse_policy, read_prompt
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Flag(NamedTuple):
     metavar: str | None = None
     read: Callable[[Any], Any] | None = None
     default: str | None = None
+    repeated: bool = False
+    """Whether the option can be given several times; then `read` gets a list."""
 
 
 FLAGS = {
@@ -82,16 +84,26 @@ FLAGS = {
     "approvals": Flag(metavar="JSON", read=parse_policy),
     "at": Flag(metavar="TIME"),
     "budget": Flag(help="Limits: tokens=200000,usd=1.5,steps=30,seconds=10m.", metavar="LIMITS", read=parse_budget),
+    "check": Flag(metavar="COMMAND"),
     "cron": Flag(metavar="EXPR"),
     "days_off": Flag("--day-off", help="Day without runs: 2026-12-24, a range, 12-25, sat, a calendar. Repeatable."),
+    "env": Flag(
+        help="Variable for the programs of its runs. Repeatable; an empty value removes it.",
+        metavar="NAME=VALUE",
+        read=parse_env,
+        repeated=True,
+    ),
     "idempotency_key": Flag("--key"),
     "max_seconds": Flag("--max-time"),
     "objective": Flag(help="New objective; - reads standard input.", read=read_prompt),
     "prompt": Flag(help="New instructions; - reads standard input.", read=read_prompt),
     "quiet": Flag(metavar="TEXT"),
     "quiet_hours": Flag("--quiet-hours", help="Hours whose runs move to their end: 22:00-07:00. Repeatable."),
+    "notices": Flag(metavar="POLICY"),
+    "route": Flag(metavar="ROUTE", read=lambda routes: routes[0] if len(routes) == 1 else routes or None),
     "session_key": Flag("--session"),
     "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
+    "when": Flag(metavar="COMMAND"),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }
@@ -142,11 +154,12 @@ class FieldOptions:
 
     def read(self, name: str, value: Any) -> Any:
         """Convert the value of the option `name` for a request. An empty text becomes the default of the field."""
+        read = self._flags.get(name, Flag()).read
         if isinstance(value, list):
-            return [part for part in value if part.strip()]
+            parts = [part for part in value if part.strip()]
+            return read(parts) if read else parts
         if value == "" and name in self._defaults:
             return self._defaults[name]
-        read = self._flags.get(name, Flag()).read
         return read(value) if read else value
 
     def take(self, values: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
@@ -158,6 +171,7 @@ class FieldOptions:
     def _parameter(self, name: str, field: Field) -> Parameter:
         given: Any = field.input
         flag, kind = self._flags.get(name, Flag()), _option_type(field, given)
+        kind = list[str] | None if flag.repeated else kind
         names = flag.names or f"--{name.replace('_', '-')}"
         default = False if kind is bool and not self._changes else flag.default
         if kind is bool and self._changes:
@@ -171,6 +185,8 @@ class FieldOptions:
 def _option_type(field: Field, given: Input) -> Any:
     """Return the type of an option: text, unless the field is a number, a choice, a flag or a list."""
     first = given.takes or field.type
+    if any(get_origin(part) is list for part in get_args(first)):
+        return list[str] | None
     first = next(iter(get_args(first))) if type(None) in get_args(first) else first
     if get_origin(first) is tuple:
         return list[str] | None

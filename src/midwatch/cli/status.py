@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from midwatch.base.errors import MidwatchError
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
 from midwatch.cli.output import join, paint, shorten
+from midwatch.cli.parameters import Option
 
 if TYPE_CHECKING:
     from midwatch.wire.tasks import TaskInfo
@@ -18,6 +19,7 @@ RECENT = timedelta(days=1)
 ITEMS_SHOWN = 5
 MAX_PAGES = 4
 HEADS = {
+    "alerts": ("Alerts (midwatch watchdog ack ID):", "text"),
     "questions": ("Questions (midwatch approve ID or midwatch deny ID):", "question"),
     "failed": ("Failed in the last 24 hours (midwatch retry ID):", "error"),
     "no_agent": ("No running process has the agent of these tasks (midwatch agents):", "agent"),
@@ -27,7 +29,10 @@ HEADS = {
 
 
 @command()
-async def status(desk: Desk) -> Reply:
+async def status(
+    desk: Desk,
+    check: Annotated[bool, Option("--check", help="Exit with status 1 if something needs attention.")] = False,
+) -> Reply:
     """Show the number of tasks by status, and what needs a person's attention."""
     counts = await desk.client.summary()
     try:
@@ -36,14 +41,8 @@ async def status(desk: Desk) -> Reply:
     except MidwatchError as not_ready:
         problem = str(not_ready)
     has_worker = await desk.has_worker()
-    attention = await find_attention(desk, has_worker)
-    sessions = (await desk.client.sessions(limit=500))["sessions"]  # busy sessions are among the most recently used
-    automations, goals = await desk.client.automations(limit=200), await desk.client.goals(limit=200)
-    groups = {
-        "sessions": group_by_status(sessions, "key", "busy", "asking"),
-        "automations": group_by_status(automations, "id", "active", "paused"),
-        "goals": group_by_status(goals, "id", "active", "waiting_for_session", "paused"),
-    }
+    groups, unread = await read_groups(desk)
+    attention = await find_attention(desk, has_worker, unread)
     pid = desk.server.pid if desk.server else None
     server = {"pid": pid, "url": desk.client.url} if desk.runtime is None else None
     if server:
@@ -58,19 +57,46 @@ async def status(desk: Desk) -> Reply:
         where,
         paint(f"No tasks are accepted: {problem}", "red") if problem else None,
         *(describe_group(noun, group) for noun, group in groups.items() if any(group.values())),
-        *(describe_attention(attention) if any(attention.values()) or not problem else ()),
+        *(paint(f"The {noun} cannot be listed: {why}", "red") for noun, why in unread.items()),
+        *(describe_attention(attention) if any(attention.values()) or not (problem or unread) else ()),
     )
-    return Reply({**counts, "server": server, "problem": problem, **groups, "attention": attention}, text)
+    data = {**counts, "server": server, "problem": problem, **groups, "unread": unread, "attention": attention}
+    needed = problem is not None or bool(unread) or any(attention.values())
+    return Reply(data, text, status=int(check and needed))
 
 
-async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[str, Any]]]:
-    """Return the records that need a person's attention, by kind."""
+async def read_groups(desk: Desk) -> tuple[dict[str, dict[str, list[object]]], dict[str, str]]:
+    """Return sessions, automations and goals by status, and for each list that cannot be read the reason."""
+    client = desk.client
+    readers: dict[str, tuple[Callable[[], Awaitable[Any]], str, tuple[str, ...]]] = {
+        "sessions": (lambda: client.sessions(limit=500), "key", ("busy", "asking")),  # busy ones were used recently
+        "automations": (lambda: client.automations(limit=200), "id", ("active", "paused")),
+        "goals": (lambda: client.goals(limit=200), "id", ("active", "waiting_for_session", "paused")),
+    }
+    groups, unread = dict[str, dict[str, list[object]]](), dict[str, str]()
+    for noun, (read, key, statuses) in readers.items():
+        try:
+            records = await read()
+            listed = records["sessions"] if noun == "sessions" else records
+        except MidwatchError as why:
+            listed, unread[noun] = [], str(why)
+        groups[noun] = group_by_status(listed, key, *statuses)
+    return groups, unread
+
+
+async def find_attention(desk: Desk, has_worker: bool, unread: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records that need a person's attention, by kind. Add to `unread` why alerts cannot be listed."""
     since = (datetime.now(UTC) - RECENT).isoformat()
     failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
     questions = await desk.client.approvals()
     deliveries = await desk.client.deliveries("failed")
     orphans = [task for task in await list_pending(desk) if task["wait"] == "agent"] if has_worker else []
+    try:
+        alerts = [dict(alert) for alert in await desk.client.alerts() if alert["status"] != "acknowledged"]
+    except MidwatchError as why:
+        alerts, unread["alerts"] = [], str(why)
     return {
+        "alerts": alerts,
         "failed": [select(t, "id", "prompt", "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
         "questions": [select(approval, "id", "task_id", "question") for approval in questions],
         "deliveries": [select(delivery, "id", "channel", "error") for delivery in deliveries],
@@ -111,10 +137,10 @@ def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return the lines about the records that need attention, only a few of each kind."""
     lines: list[str] = []
     for name, (head, why) in HEADS.items():
-        items = attention[name]
+        items = attention.get(name, [])
         if items:
             lines.append(paint(head, "bold"))
-            lines += [f"  {item['id']}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
+            lines += [f"  {item['id'] or '-'}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
         if len(items) > ITEMS_SHOWN:
             lines.append(f"  ... and {len(items) - ITEMS_SHOWN} more")
     return lines or ["Nothing needs attention."]

@@ -115,7 +115,7 @@ def describe_task(task: TaskInfo, account: BudgetInfo | None = None) -> list[out
         ("status", task["status_text"]),
         *out.pick(task, "outcome", "agent", "prompt", "result", "error", session="session_key"),
         ("origin", " ".join(filter(None, (task["origin_channel"], task["origin_session"])))),
-        *out.pick(task, "route", "workdir"),
+        *out.pick(task, "route", "notices", "workdir"),
         ("worktree", describe_worktree(task["worktree"])),
         ("attempt", task["attempt"]),
         ("timeout", out.format_duration(task["timeout_seconds"])),

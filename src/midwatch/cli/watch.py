@@ -134,6 +134,10 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
             how = "failed" if payload.get("is_error") else "ok"
             took = f" in {format_duration(payload['duration'])}" if payload.get("duration") is not None else ""
             return f"← {payload['tool']} {how}{took}"
+        case "probe_end" if not payload["passed"]:
+            status = payload["exit_status"]
+            how = payload["error"] if status is None else f"exit status {status}"
+            return f"! {payload['probe']}: {how}"
         case "hook_decided":
             about = f" {payload['tool']}" if payload.get("tool") else ""
             why = f": {shorten(payload['reason'], ARGUMENTS_LENGTH)}" if payload.get("reason") else ""
@@ -166,6 +170,8 @@ def describe_end(task: TaskInfo, retry_command: str | None = None) -> str:
 
     `retry_command` is the command that tries the task again, if it is known.
     """
+    if task["outcome"] == "skipped":
+        return f"{task['id']} skipped"
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
         tree = task.get("worktree")

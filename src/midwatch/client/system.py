@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from midwatch.client.transport import Transport, format_moment, path_of, quote_key
 
 if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
-    from midwatch.wire.alerts import AlertPage, RoutineInfo
+    from midwatch.wire.alerts import AlertInfo, AlertPage, RoutineInfo
     from midwatch.wire.deliveries import DeliveryInfo
     from midwatch.wire.identity import Link, Me, NewToken, TokenInfo
     from midwatch.wire.system import ClusterInfo, Directories, Health, Now, Ready, SettingsInfo
@@ -75,9 +75,27 @@ class DeskCalls(Transport):
         """
         return await self._get("/directories", path=path, hidden=hidden)
 
-    async def watchdog(self) -> AlertPage:
-        """Look for work that is overdue, stuck or silent, and send alerts about it."""
-        return await self._post("/watchdog")
+    async def watchdog(
+        self,
+        overdue_grace: float | str | None = None,
+        running_grace: float | str | None = None,
+        waiting_grace: float | str | None = None,
+    ) -> AlertPage:
+        """Look for problems: raise, escalate and withdraw alerts. With another grace, only look, and send nothing."""
+        graces: dict[str, Any] = {
+            "overdue_grace": overdue_grace,
+            "running_grace": running_grace,
+            "waiting_grace": waiting_grace,
+        }
+        return await self._post("/watchdog", **{name: grace for name, grace in graces.items() if grace is not None})
+
+    async def alerts(self) -> Sequence[AlertInfo]:
+        """Return the problems that exist now, each with the state of its alert, the oldest first."""
+        return await self._get("/alerts", "alerts")
+
+    async def acknowledge_alert(self, alert_id: str) -> AlertInfo:
+        """Acknowledge an alert: there are no more notices about it until it is over."""
+        return await self._post(path_of("alert", alert_id, "ack"))
 
     async def routines(self) -> Sequence[RoutineInfo]:
         """Return the routines that the server runs at intervals, with their last results."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from midwatch.agents.function import FunctionAgent
 from midwatch.agents.prices import find_listed_cost
+from midwatch.agents.probe_command import run_command
 from midwatch.agents.profiles import build_section, detect
 from midwatch.agents.registry import build as build_agent
 from midwatch.base.clock import Clock
@@ -21,6 +22,7 @@ from midwatch.domain.channel import Channel
 from midwatch.domain.store import Store
 from midwatch.programs.cgroup import Limits
 from midwatch.programs.sandbox import build_sandbox
+from midwatch.running.host import RunCommand
 from midwatch.services.agent_registry import check_targets
 from midwatch.services.budgets import Budgets, Days
 from midwatch.stores.sqlite import SqliteStore
@@ -97,6 +99,11 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             built[name] = source  # type: ignore[assignment]  # it has the port's `open`
     check_targets(built)
     return built
+
+
+def find_command_runner() -> RunCommand:
+    """Return the function that runs the commands of tasks like programs of their agents."""
+    return run_command
 
 
 def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mapping[str, Agent]) -> Budgets:

@@ -27,6 +27,7 @@ from pydantic import (
 
 from midwatch.base.directories import expand_user
 from midwatch.base.errors import BadConfig, Conflict
+from midwatch.channels.webhook import is_address
 from midwatch.desk.hook_settings import HookEntry
 from midwatch.desk.tables import (
     AgentSettings,
@@ -44,12 +45,14 @@ from midwatch.desk.tables import (
     check_event_logs,
 )
 from midwatch.domain.agent import check_name
+from midwatch.domain.alert import Graces
 from midwatch.domain.automation import ManageMode
 from midwatch.domain.identity import TokenRole
+from midwatch.domain.notice import DIGEST_AT
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Policy
 from midwatch.wire.fields import Seconds
-from midwatch.wire.flaws import HEADER, STRUCTURED, explain_flaw
+from midwatch.wire.flaws import HEADER, STRUCTURED, TIME_OF_DAY, explain_flaw
 
 FILE = "midwatch.toml"
 PREFIX = "midwatch_"
@@ -86,6 +89,13 @@ def _check_origin(value: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", value):
         raise ValueError(f"{value!r} is not an origin, such as https://desk.example.org")
     return value.lower()
+
+
+def _check_ping_url(value: str) -> str:
+    """Refuse an invalid address. The error does not show the address, because it contains a secret."""
+    if not is_address(value):
+        raise ValueError("write an address that begins with http:// or https://")
+    return value
 
 
 Header = Annotated[str, Field(pattern=HEADER)]
@@ -126,7 +136,12 @@ class Settings(BaseModel):
     proxy_role: TokenRole = Field("operator", description="Role of the actors that a proxy names.")
     slots: int = Field(64, ge=1, le=10_000, description="Maximum number of tasks at once, per process.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
-    notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
+    notify: str | None = Field(
+        None, description="Route of work that names none: `channel` or `channel:target`; several with blanks between."
+    )
+    digest_at: str = Field(
+        DIGEST_AT, pattern=TIME_OF_DAY, description="Time at which daily digests of notices are sent, as HH:MM."
+    )
     max_open: int = Field(1000, ge=1, description="Maximum number of open tasks; further submissions are refused.")
     max_open_per_actor: int | None = Field(
         None, ge=1, description="Maximum number of open tasks of one actor. Default: no limit."
@@ -162,6 +177,20 @@ class Settings(BaseModel):
     silent_after: Seconds = Field(
         1800.0, gt=0, description="Alert after this time without any event of a running task."
     )
+    overdue_grace: Seconds = Field(120.0, ge=0, description="Alert if work begins later than this.")
+    running_grace: Seconds = Field(
+        120.0, ge=0, description="Alert if a task works longer than its timeout and this time."
+    )
+    waiting_grace: Seconds = Field(
+        3600.0, gt=0, description="Alert if a task waits longer for its session, its directory, a slot or an answer."
+    )
+    escalate_after: Seconds = Field(
+        3600.0, ge=0, description="Send a second notice about an alert that nobody acknowledges; 0 means never."
+    )
+    ping_url: Annotated[str, AfterValidator(_check_ping_url)] | None = Field(
+        None, description="Address that the leader calls while all is well, such as https://hc-ping.com/ID."
+    )
+    ping_every: Seconds = Field(60.0, ge=0.1, description="How often the leader calls ping_url.")
     shutdown_grace: Seconds = Field(5.0, ge=0, description="Time for running tasks to end by themselves on shutdown.")
     detect_agents: bool = Field(True, description="Offer known agent programs on the PATH without configuration.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level in the log.")
@@ -196,6 +225,14 @@ class Settings(BaseModel):
     def policies(self) -> dict[str, Policy]:
         """Return the rules of each agent that has some."""
         return {name: agent.approvals.policy() for name, agent in self.agents.items() if agent.approvals}
+
+    def graces(self) -> Graces:
+        """Return how late work may be before there is an alert."""
+        return Graces(overdue=self.overdue_grace, running=self.running_grace, waiting=self.waiting_grace)
+
+    def notices(self) -> dict[str, str]:
+        """Return the policy of each channel that has one."""
+        return {name: channel.notices for name, channel in self.channels.items() if channel.notices}
 
     def silence_of(self, agent: str) -> float:
         """Return after how many seconds without an event a running task of this agent is reported as silent."""

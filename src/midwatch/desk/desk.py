@@ -37,8 +37,8 @@ class Desk(Foundation):
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
         super().__init__(setup, find_url)
         settings, home, store, clock = self.settings, self.home, self.store, self.clock
-        check_route, terms_of = self.notifications.check_route, self.registry.terms_of
-        self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates())
+        check_route, plan, terms_of = self.notifications.check_route, self.notifications.plan, self.registry.terms_of
+        self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates(), plan)
         self.tasks = Tasks(
             store,
             clock,
@@ -50,6 +50,7 @@ class Desk(Foundation):
             default_route=settings.notify,
             endings=self.endings,
             authorization=self.authorization,
+            plan=plan,
         )
         self.accounts = Accounts(store, self.authorization)
         self.events = Events(store, self.authorization)
@@ -67,6 +68,7 @@ class Desk(Foundation):
             settings.notify,
             submitter=self.id,
             calendars=settings.list_calendars(),
+            plan=plan,
         )
         self.triggers = Triggers(store, clock, self.find_public_url)
         self.chains = Chains(store, clock, self.triggers)
@@ -74,14 +76,20 @@ class Desk(Foundation):
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None
         self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env, self.authorization)
-        self.goals = Goals(store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults())
+        self.goals = Goals(
+            store, clock, self.tasks, terms_of, check_route, settings.notify, settings.goals.defaults(), plan
+        )
         self.handoffs = self._build_handoffs()
         self.handoff_requests = HandoffRequests(store, self.tasks, self.handoffs)
         self.tool_calls = ToolCalls(self.running_tasks, self.rules.policies)
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.task_ends = TaskEnds(store, self.subscriptions)
-        self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
+        self.alerts = Alerts(
+            store, clock, self.living, settings.silence_of, graces=settings.graces(),
+            escalate_after=settings.escalate_after, route=settings.notify,
+            worked=self.running_tasks.read_worked_seconds, plan=plan,
+        )  # fmt: skip
 
     def _build_handoffs(self) -> Handoffs:
         """Build the handoff service, and disable handoffs to the agents whose setting `handoffs` is False."""

@@ -71,7 +71,9 @@ class Foundation:
             self.settings.on_budget,
         )  # fmt: skip
         self.authorization = Authorization(self.store, self.registry.terms_of, self.settings.manage_tasks)
-        self.notifications = Notifications(self.store, self.clock, self.channels)
+        self.notifications = Notifications(
+            self.store, self.clock, self.channels, self.settings.notices(), self.settings.digest_at
+        )
         policies = Policies(self.store, self.settings.approvals.policy(), self.settings.policies())
         self.approvals = Approvals(self.store, self.clock, self.living, policies, self.authorization)
         self.rules = Rules(self.store, self.clock, policies, self.settings.default_agent, self.registry.terms_or_none)

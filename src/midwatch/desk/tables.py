@@ -26,6 +26,7 @@ from midwatch.domain.event import KINDS
 from midwatch.domain.event.severity import Severity
 from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
+from midwatch.domain.notice import check_notices
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.rule import Effect, Policy
 from midwatch.live.event_logs import EventLogOptions, match_kind
@@ -190,12 +191,22 @@ class AgentSettings(BaseModel):
         return {**(self.model_extra or {}), **own}
 
 
+def _check_notices(value: str | None) -> str | None:
+    try:
+        return check_notices(value)
+    except InvalidInput as problem:
+        raise ValueError(str(problem)) from None
+
+
 class ChannelSettings(BaseModel):
     """One channel, `[channels.NAME]`. Other keys are options of its kind; see the channels page."""
 
     model_config = ConfigDict(extra="allow")
 
     kind: str = Field(description="Kind of the channel: console, webhook, apprise.")
+    notices: Annotated[str | None, AfterValidator(_check_notices)] = Field(
+        None, description="Which notices it sends, if the work does not say it. Default: result."
+    )
 
     def options(self) -> dict[str, Any]:
         """Return the options of its kind."""

@@ -19,9 +19,10 @@ from midwatch.domain.agent import Answer, Choice, ChoiceKind, Question, Question
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import ApprovalRequested, ApprovalResolved, RuleAdded, TaskWaiting, event
 from midwatch.domain.fields import Example, Hidden, Show, to_json
+from midwatch.domain.notice import make_notices
 from midwatch.domain.risk import hint
 from midwatch.domain.rule import STORED, Decision, Pattern, Rule, Ruling, StoredEffect, describe_rule
-from midwatch.domain.task import Task, in_turn, make_notices, turn_of
+from midwatch.domain.task import Task, in_turn, turn_of
 
 Status = Literal["pending", "granted", "denied", "expired"]
 

@@ -18,9 +18,12 @@ from midwatch.base.timetable import MAX_ITEMS, NO_CALENDARS, Calendars, Timetabl
 from midwatch.domain.budget import Budget
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
+from midwatch.domain.notice import check_notices
+from midwatch.domain.probe import LONGEST_COMMAND, WHEN_SECONDS, Probe, list_problems
 from midwatch.domain.quiet import check_quiet
-from midwatch.domain.requests import OnBudget, OnCrash, refuse_first
+from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, refuse_first
 from midwatch.domain.rule import Policy
+from midwatch.domain.run_env import check_env, show_env
 from midwatch.domain.task import Task
 
 Status = Literal["active", "paused", "deleted"]
@@ -36,9 +39,12 @@ Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", on
 ScopeId = Annotated[str, Input("The user or chat. Default: its creator's.", takes=str | None, once=True, longest=500)]
 ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
-    str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
+    str | None,
+    Input("Where to send notices: channel or channel:target. Repeatable.", takes=str | list[str] | None, longest=2000),
+    Show(hide_target),
 ]
-"""This type and the three types above are types of fields that automations and goals share."""
+Notices = Annotated[str | None, Input(NOTICES_HELP, longest=100)]
+"""This type and the four types above are types of fields that automations and goals share."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -56,6 +62,7 @@ NAME_FORM = (
     f"it cannot begin with `am_` or be one of: {', '.join(sorted(NO_NAMES))}."
 )
 MAX_TAGS = 20
+MOST_HISTORY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +100,7 @@ class Automation:
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
     route: NoticeRoute = None
+    notices: Notices = None
     creator: Annotated[str | None, Example("owner")] = None
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
@@ -150,6 +158,15 @@ class Automation:
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
+    when_command: Annotated[
+        str | None,
+        Input("Command that runs first; the run is skipped if it exits with 1.", name="when", longest=LONGEST_COMMAND),
+    ] = None
+    when_timeout: Annotated[float, Input("How long this command may run.", seconds=True)] = WHEN_SECONDS
+    env: Annotated[
+        Mapping[str, str] | None, Input("Variables for the programs of its runs, by name."), Show(show_env)
+    ] = None
+    history: Annotated[int, Input("Show the results of this many last runs to the agent.", least=0, most=10)] = 0
     tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])] = ()
     created_at: int = 0
     updated_at: int = 0
@@ -184,14 +201,18 @@ class Automation:
     @property
     def timed(self) -> bool:
         """Return whether the automation has times, and does not wait for triggers alone."""
-        if not isinstance(self.schedule, Mapping):  # it cannot be read
-            return True
-        return any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
+        unreadable = not isinstance(self.schedule, Mapping)
+        return unreadable or any(self.schedule.get(name) is not None for name in ("at", "every", "cron"))
 
     @property
     def label(self) -> str:
         """Return the title of the automation, its name, or the beginning of its prompt."""
         return self.title or self.name or cut(self.prompt, 50)
+
+    @property
+    def probe(self) -> Probe | None:
+        """Return the command that decides whether a run begins, or None."""
+        return Probe("when", self.when_command, self.when_timeout) if self.when_command else None
 
     @property
     def exhausted(self) -> bool:
@@ -257,6 +278,9 @@ class AutomationStore(Protocol):
     async def list_runs(self, automation_id: str, limit: int = 20) -> list[Task]:
         """Return the tasks of an automation, newest first."""
 
+    async def list_results(self, automation_id: str, limit: int) -> list[Task]:
+        """Return the last ended runs of an automation that have a result or an error, newest first."""
+
     async def prune_automations(self, before: int) -> int:
         """Remove automations that were deleted before the time `before`, and return how many."""
 
@@ -283,6 +307,7 @@ def normalise(automation: Automation) -> Automation:
         session_key=automation.session_key.strip() or f"auto:{automation.id}",
         days_off=_clean(automation.days_off),
         quiet_hours=_clean(automation.quiet_hours),
+        notices=check_notices(automation.notices),
         tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
         budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
@@ -324,10 +349,13 @@ def validate(automation: Automation) -> None:
         ("missed_window", not 0 < automation.missed_window < math.inf, "`missed_window` must be above 0 seconds."),
         ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
         ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
+        *list_problems("when", automation.when_command, automation.when_timeout),
+        ("history", not 0 <= automation.history <= MOST_HISTORY, f"`history` must be from 0 to {MOST_HISTORY}."),
         ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
         ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
     check_quiet(automation.quiet)
+    check_env(automation.env)
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

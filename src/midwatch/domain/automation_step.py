@@ -21,7 +21,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation, Overlap
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
-from midwatch.domain.channel import Delivery, notify
+from midwatch.domain.channel import Delivery
 from midwatch.domain.data_block import fence
 from midwatch.domain.event import (
     AutomationChanged,
@@ -32,6 +32,7 @@ from midwatch.domain.event import (
     Event,
 )
 from midwatch.domain.lineage import extend_path
+from midwatch.domain.notice import add_title, notify
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 from midwatch.domain.task_step import TaskStep
 from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing, restart_triggers
@@ -322,7 +323,9 @@ def build_run(
     return new_task(
         now, f"{prompt}\n\n{data}" if data else prompt, automation.agent, session,
         task_id=task_id, delay=later, cause="automation", cause_id=automation.id, creator=automation.creator,
-        route=automation.route, workdir=automation.workdir,
+        route=automation.route,
+        notices=add_title(automation.notices, automation.label) if automation.route else None,
+        workdir=automation.workdir,
         dir_key=None if automation.worktree else terms.dir_key(automation.workdir), quiet=automation.quiet,
         worktree={"id": new_id("w", now)} if automation.worktree else None,
         timeout_seconds=automation.timeout_seconds or terms.timeout_seconds,
@@ -330,6 +333,7 @@ def build_run(
         internal_key=key, budget=terms.budget_of(Budget.from_record(automation.budget)), source="automation",
         on_budget=terms.mode_of(automation.on_budget, askable=automation.route is not None),
         approvals=automation.approvals, account_id=automation.account_id,
+        probe=automation.probe.data() if automation.probe else None,
         trace_path=extend_path(automation.trace_path, task_id) if automation.trace_path else None,
     )  # fmt: skip
 
@@ -400,6 +404,10 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
         case "cancelled" if is_replaced(automation, ended):
             return {"last_result": f"replaced: {at}"}
+        case "skipped":  # it does not count
+            again = _next_again(automation, ended)
+            count = automation.run_count - (ended.retry_of is None)
+            return {"run_count": max(0, count), "last_result": f"skipped: {at}", **again}
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
         case "lost":
@@ -440,7 +448,7 @@ def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tu
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
     """Return the notice that the automation is paused; each run sends at most one such notice."""
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
-    return notify(automation.route, about, notice, f"Paused: {automation.label}\n{text}", now)
+    return notify(automation.route, automation.notices, about, notice, f"Paused: {automation.label}\n{text}", now)
 
 
 def pause_automation(automation: Automation, now: int, why: str, actor: str | None, run: Task | None = None) -> Changes:

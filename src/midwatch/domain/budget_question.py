@@ -16,9 +16,10 @@ from midwatch.domain.approval import Approval, ask
 from midwatch.domain.budget import NAMES, Budget, Name, Over, Spending, format_amount
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import BudgetWarned, event
+from midwatch.domain.notice import make_notices, title_of
 from midwatch.domain.requests import AccountMode
 from midwatch.domain.rule import Ruling
-from midwatch.domain.task import Task, in_turn, make_notices
+from midwatch.domain.task import Task, in_turn
 
 RAISES: Mapping[str, float] = {"raise by 25 %": SMALLEST_RAISE, "raise by 50 %": 1.5, "raise by 100 %": 2.0}
 """The answers that raise a spent limit, each with its factor."""
@@ -105,8 +106,8 @@ def word_question(task: Task, account: Account, over: Over, spent: Spending, sec
 
 
 def _shorten(task: Task) -> str:
-    """Return the beginning of a task's prompt on one line."""
-    return cut(" ".join(task.prompt.split()), PROMPT_SHOWN)
+    """Return the title of the task's work, cut."""
+    return cut(title_of(task), PROMPT_SHOWN)
 
 
 def _list_changes(limits: Budget, raised: Budget) -> str:

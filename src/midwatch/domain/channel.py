@@ -1,20 +1,20 @@
 """Channels: ways to send notices.
 
 A delivery is one notice to one channel; the notice is stored until it is sent. A route is written as `channel` or
-`channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`.
+`channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`. Several routes are stored as one
+text, a JSON list.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
-from midwatch.base.ids import new_id
-from midwatch.base.text import cut
 from midwatch.domain.fields import Example, Hidden, to_json
 
 Status = Literal["pending", "sent", "failed"]
@@ -48,14 +48,49 @@ class Route(NamedTuple):
         return cls(name, target or None)
 
 
+def split_routes(text: str) -> list[str]:
+    """Return the routes that a stored text names. Only a text that begins with a bracket can name several."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        routes = json.loads(text)
+    except ValueError:
+        return [text]
+    return routes if isinstance(routes, list) and all(isinstance(route, str) for route in routes) else [text]
+
+
+def join_routes(routes: Sequence[str]) -> str:
+    """Return several routes as the text that is stored. One route is stored as it is."""
+    return routes[0] if len(routes) == 1 else json.dumps(list(routes), ensure_ascii=False)
+
+
+def name_again(route: str) -> str | list[str]:
+    """Return a stored text of routes as a request that names the same routes, also if a target contains a blank."""
+    routes = split_routes(route)
+    return route if len(routes) == 1 and not any(map(str.isspace, route)) else routes
+
+
+def read_routes(text: str) -> list[Route]:
+    """Return the routes in a stored text."""
+    return [Route.parse(route) for route in split_routes(text)]
+
+
 def hide_target(route: str | None) -> str | None:
-    """Return the channel of a route, without the target, which may contain a secret."""
-    return route.partition(":")[0] if route else None
+    """Return the channels of a route, without the targets, which may contain secrets."""
+    if not route:
+        return None
+    if not route.startswith("["):
+        return route.partition(":")[0]
+    return " ".join(dict.fromkeys(one.partition(":")[0] for one in split_routes(route)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One notice to one channel. The same notice about a task is never stored twice for a channel."""
+    """One notice to one channel. The same notice about a task is never stored twice for a route.
+
+    `policy` is the policy by which it is sent. Notices that are sent as one digest have the same `digest_id`, the id of
+    the first of them.
+    """
 
     id: Annotated[str, Example("d_06f2m8yq7v3b5n8x")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -63,6 +98,8 @@ class Delivery:
     notice: Annotated[str, Example("done")]
     text: Annotated[str, Example("Task t_06f2m8yq3kq5r0v9x1w2 is done: Hello.")]
     target: Hidden[str | None] = None
+    policy: Annotated[str | None, Example("result")] = None
+    digest_id: str | None = None
     status: Status = "pending"
     attempts: int = 0
     due_at: int = 0
@@ -73,35 +110,6 @@ class Delivery:
     def snapshot(self) -> dict[str, Any]:
         """Return the delivery as JSON shows it. The target is left out, because it may contain a secret."""
         return {**to_json(self), "due_at": iso(self.due_at) if self.status == "pending" else None}
-
-
-def notify(route: str | None, about: str, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of a notice about a task, a goal or an automation.
-
-    Without a route, return no delivery.
-    """
-    if not route:
-        return ()
-    channel, target = Route.parse(route)
-    delivery = Delivery(
-        id=new_id("d", now), task_id=about, channel=channel, target=target, notice=notice, text=text, due_at=now,
-        created_at=now,
-    )  # fmt: skip
-    return (delivery,)
-
-
-def start_text(task_id: str, prompt: str, agent: str) -> str:
-    """Return the text of the notice that work began."""
-    return f"Started: {cut(prompt, PROMPT_SHOWN)}\n{task_id} with {agent}"
-
-
-def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | None = None) -> str:
-    """Return the text of the notice that work ended, with the command for the next step."""
-    head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
-    body = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
-    again = again or f"midwatch retry {task_id}"
-    last_line = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
-    return f"{head}{body}\n{last_line}"
 
 
 def backoff(attempts: int) -> float:
@@ -145,6 +153,21 @@ class DeliveryStore(Protocol):
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
         """Return the delivery, or None."""
+
+    async def seal_digest(self, delivery: Delivery, now: int) -> list[Delivery]:
+        """Return the unsent notices of the digest that a delivery is part of.
+
+        Unless it is part of a digest already, it becomes one with all other notices that are due for the same channel
+        and target. Later notices cannot join this digest, so a message that is sent twice is the same both times.
+        """
+
+    async def list_digest(self, digest_id: str) -> list[Delivery]:
+        """Return the notices of a digest, oldest first, also those that were sent."""
+
+    async def find_told_run(
+        self, automation_id: str, channel: str, target: str | None
+    ) -> tuple[str, str | None] | None:
+        """Return the status and the result of the last run whose end was told on a route, or None."""
 
     async def list_deliveries(
         self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50

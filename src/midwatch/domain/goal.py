@@ -11,10 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.base.schedule import LAST
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, check_scope
+from midwatch.domain.automation import ManagedBy, NoticeRoute, Notices, Scope, ScopeId, check_scope
 from midwatch.domain.budget import MOST
 from midwatch.domain.changes import Changes
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.notice import check_notices
+from midwatch.domain.probe import CHECK_SECONDS, LONGEST_COMMAND, Probe, list_problems
 from midwatch.domain.requests import OnBudget, refuse_first
 from midwatch.domain.rule import check_policy
 from midwatch.domain.task import Task
@@ -98,6 +100,7 @@ class Goal(JsonRecord):
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
     route: NoticeRoute = None
+    notices: Notices = None
     creator: Annotated[str | None, Example("owner")] = None
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
@@ -109,6 +112,16 @@ class Goal(JsonRecord):
     verifier: Annotated[
         str | None, Input("Agent that must confirm that the goal is complete.", once=True, longest=200)
     ] = None
+    check_command: Annotated[
+        str | None,
+        Input(
+            "Command that runs after each step; the goal is reached if it exits with 0.",
+            name="check", longest=LONGEST_COMMAND, example="make test",
+        ),
+    ] = None  # fmt: skip
+    check_timeout: Annotated[float, Input("How long this command may run.", seconds=True)] = CHECK_SECONDS
+    last_check: Mapping[str, Any] | None = None
+    """What the last run of this command said, as `midwatch.domain.probe.note_check` makes it."""
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
     task_id: Hidden[str | None] = None
@@ -143,6 +156,11 @@ class Goal(JsonRecord):
     updated_at: int = 0
     completed_at: int | None = None
     revision: Annotated[int, Example(4)] = 0
+
+    @property
+    def probe(self) -> Probe | None:
+        """Return the command that runs after each step, or None."""
+        return Probe("check", self.check_command, self.check_timeout) if self.check_command else None
 
     @property
     def open(self) -> bool:
@@ -226,6 +244,7 @@ def normalise(goal: Goal) -> Goal:
         scope_id=goal.scope_id.strip(),
         session_key=goal.session_key.strip() or f"goal:{goal.id}",
         approvals=check_policy(goal.approvals),
+        notices=check_notices(goal.notices),
     )
 
 
@@ -240,6 +259,8 @@ def validate(goal: Goal) -> None:
         ("max_tokens", goal.max_tokens < 0, "`max_tokens` must be above 0, or 0 for no limit."),
         ("max_seconds", goal.max_seconds < 0, "`max_seconds` must be above 0, or 0 for no limit."),
         ("max_usd", not 0 <= goal.max_usd <= MOST, "`max_usd` must be above 0, or 0 for no limit."),
+        *list_problems("check", goal.check_command, goal.check_timeout),
+        ("check", bool(goal.check_command and goal.verifier), "a check decides alone; leave out the verifier."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline is in the past; choose a later one."),
         ("deadline", goal.deadline_at >= LAST, "the deadline must be before the year 9999; choose an earlier one."),
     )

@@ -19,10 +19,11 @@ from midwatch.domain.account import Account
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget, format_amount
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
-from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.goal import Goal, Means, Templates, Work
 from midwatch.domain.lineage import extend_path, latest_turn
+from midwatch.domain.notice import notify
+from midwatch.domain.probe import EVIDENCE_SHOWN, CommandResult, Probe, note_check, write_check
 from midwatch.domain.requests import OnBudget
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 from midwatch.domain.task_step import EndedAttempt
@@ -49,6 +50,12 @@ TEXT_SHOWN = 500
 MISSING = "\n\nIt was claimed before that the goal is reached. A check found that it is not: {missing}"
 
 
+CHECKED = (
+    "\n\nAfter this step, midwatch runs this command in your directory: `{command}`. The goal is reached when it ends "
+    "with exit status 0. This check alone decides."
+)
+
+
 PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)\}")
 
 
@@ -64,7 +71,15 @@ def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
         "objective": goal.objective,
     }  # fmt: skip
     text = PLACEHOLDER.sub(lambda match: str(values[match[1]]), text)
+    if work == "step" and goal.check_command:
+        text += describe_check(goal)
     return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
+
+
+def describe_check(goal: Goal) -> str:
+    """Return what a step is told about the command that checks the goal, and about the last result of this command."""
+    said = f"\n\n{write_check(goal.last_check)}" if goal.last_check else ""
+    return CHECKED.replace("{command}", cut(" ".join((goal.check_command or "").split()), TEXT_SHOWN)) + said
 
 
 def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
@@ -80,6 +95,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
         budget=Budget.from_record(terms.budget).data(), account_id=goal.id,
         on_budget=choose_mode(goal, terms), approvals=goal.approvals,
+        probe=goal.probe.data() if goal.probe and work == "step" else None,
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))
@@ -163,6 +179,7 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
         return Changes(updates=(update_record(goal, now, **spent),))
     if goal.work != "verify" and task.status == "done" and task.result:
         spent["summary"] = task.result
+    spent |= _note_check(ended)
     late = now >= goal.deadline_at
     if goal.work == "wrap_up" and late:
         return time_out_goal(goal, now, **spent)
@@ -170,7 +187,9 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
         return pause_goal(goal, now, "its running step was stopped", **spent)
     if goal.work == "verify":
         return _judge_claim(goal, task, now, means, spent)
-    if goal.proposal == "complete":
+    if ended.check is not None and ended.check.passed:
+        return complete_checked(goal, ended.check, now, spent)
+    if goal.proposal == "complete" and not goal.check_command:
         if goal.verifier:
             return begin(goal, "verify", now, means, errors=0, **_count_alike(goal, ended), **spent)
         return complete_goal(goal, now, **spent)
@@ -184,6 +203,18 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
     if spent["alike"] >= MOST_ALIKE:
         return pause_goal(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
     return _go_on(goal, now, means, **spent)
+
+
+def _note_check(ended: EndedAttempt) -> dict[str, Any]:
+    """Return the field with the result of the command that ran after the step; none if no command ran."""
+    probe = Probe.of(ended.task.probe)
+    return {"last_check": note_check(probe.command, ended.check)} if probe and ended.check else {}
+
+
+def complete_checked(goal: Goal, check: CommandResult, now: int, spent: dict[str, Any]) -> Changes:
+    """End a goal whose command says that it is reached. The evidence is the command and the end of its output."""
+    evidence = check.tell(str(spent["last_check"]["command"]), EVIDENCE_SHOWN)
+    return complete_goal(goal, now, evidence=evidence, missing=None, **spent)
 
 
 def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
@@ -298,7 +329,7 @@ def _write_with_notice(
     goal: Goal, payload: Payload, now: int, actor: str | None, fields: dict[str, Any], notice: str, text: str
 ) -> Changes:
     step = change_record(goal, payload, now, actor, **fields)
-    return step._replace(deliveries=notify(goal.route, goal.id, notice, text.rstrip(), now))
+    return step._replace(deliveries=notify(goal.route, goal.notices, goal.id, notice, text.rstrip(), now))
 
 
 def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:

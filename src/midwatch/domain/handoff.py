@@ -23,6 +23,8 @@ from midwatch.domain.event import Event, Payload, event, records
 from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.listing import Listing
+from midwatch.domain.notice import add_title
+from midwatch.domain.probe import keep_check
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
 
@@ -333,15 +335,18 @@ def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
-def take_over(task: Task, source: Task) -> Task:
+def take_over(task: Task, source: Task, title: str = "") -> Task:
     """Return the target's task of a transfer.
 
     It continues in the conversation of the source, and its notices and its result go where those of the source went.
+    The notices name the title of the source's work or, if it has none, `title` or the prompt.
     """
     same = {name: getattr(source, name) for name in TAKEN_OVER}
+    same["notices"] = add_title(source.notices, title or task.prompt) if source.route else None
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
-    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, **same)
+    probe = keep_check(source.probe)
+    return task._replace(parent_id=source.id, root_id=source.root_id or source.id, probe=probe, **same)
 
 
 TAKEN_OVER = (

@@ -24,6 +24,9 @@ MAX_PROMPT = 1_000_000
 YEAR = 366 * 86400.0
 
 
+NOTICES_HELP = "Notices: all, result, changes, failures, questions, digest:hourly, digest:daily, off."
+
+
 class Submission(TypedDict, total=False):
     """The options of a new task; all of them are optional."""
 
@@ -34,7 +37,8 @@ class Submission(TypedDict, total=False):
     origin_session: Annotated[str | None, Input("Session that the request came from; it gets the result as a message.")]
     session_key: Annotated[str | None, Input("Session to run in. Default: a new one (`bg:<id>`).")]
     """Tasks of one session run one at a time."""
-    route: Annotated[str | None, Input("Where to send notices: channel or channel:target.")]
+    route: Annotated[str | list[str] | None, Input("Where to send notices: channel or channel:target. Repeatable.")]
+    notices: Annotated[str | None, Input(NOTICES_HELP, longest=100)]
     workdir: Annotated[str | None, Input("Directory to work in.", agents=True)]
     share_workdir: Annotated[bool, Input("Run beside other tasks in the same directory.", strict=True)]
     worktree: Annotated[

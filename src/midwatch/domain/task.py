@@ -17,16 +17,17 @@ from midwatch.base.text import cut
 from midwatch.base.trace import incoming
 from midwatch.domain.budget import Over, suggest_retry
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.channel import Delivery, end_text, hide_target, notify, start_text
+from midwatch.domain.channel import hide_target
 from midwatch.domain.context_item import ContextItem, Returns, make_item
 from midwatch.domain.event import AgentFault, Event, StatusChange, TaskFinished, TaskSubmitted, event
 from midwatch.domain.fields import AT, Example, Hidden, Show, to_json
+from midwatch.domain.notice import end_notice, show_plan
 from midwatch.domain.requests import PRIORITY, Cause, OnBudget, OnCrash
 from midwatch.domain.session import PRIVATE, Message, Session, announce_message, gate_key
 from midwatch.domain.worktree_note import show_worktree
 
 Status = Literal["pending", "running", "done", "failed", "cancelled"]
-Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred"]
+Outcome = Literal["ok", "silent", "error", "timeout", "cancelled", "lost", "budget", "transferred", "skipped"]
 Stop = Literal["cancel", "yield", "budget", "shutdown"]
 
 STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "cancelled")
@@ -42,6 +43,7 @@ STATUS_OF: Mapping[Outcome, Status] = {
     "ok": "done",
     "silent": "done",
     "transferred": "done",
+    "skipped": "done",
     "error": "failed",
     "timeout": "failed",
     "lost": "failed",
@@ -80,6 +82,8 @@ class Task(NamedTuple):
     origin_channel: str | None = None
     origin_session: str | None = None
     route: Annotated[str | None, Show(hide_target)] = None
+    notices: Annotated[str | None, Show(show_plan)] = None
+    """The plan of its notices and, on a second line, the title that they name; see `midwatch.domain.notice`."""
     workdir: str | None = None
     pin: Hidden[str | None] = None
     """The directory that was at the path `workdir` when the task was created; see `midwatch.base.directories`."""
@@ -132,6 +136,8 @@ class Task(NamedTuple):
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
     approvals: Mapping[str, Any] | None = None
     """The rules of the task and of the work that it grew out of, a `midwatch.domain.rule.Policy` as JSON."""
+    probe: Hidden[Mapping[str, Any] | None] = None
+    """A command that midwatch runs for the task, a `midwatch.domain.probe.Probe` as JSON."""
 
     @property
     def noun(self) -> str:
@@ -291,36 +297,6 @@ def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
     return Changes(records=(task,), events=(event(submitted, now, **meta(task, actor)),))
 
 
-def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of a notice about `task` to the route of the task; none if it has no route."""
-    return notify(task.route, task.id, notice, text, now)
-
-
-def _announces_start(task: Task) -> bool:
-    """Return whether the start of a task is worth a notice: not after a handoff, and not if its answer may be quiet."""
-    return task.cause != "handoff" and not task.quiet
-
-
-def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of the notice that work on the task has begun; none if nobody should get it."""
-    wanted = task.route and _announces_start(task)
-    return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
-
-
-def end_notice(task: Task, now: int, over: Over | None = None) -> tuple[Delivery, ...]:
-    """Return the delivery of the notice that the task ended, with the command for the next step.
-
-    If the task was stopped by its budget, `over` is the limit that was reached.
-    """
-    if not task.route or task.outcome == "silent" or task.transferred_to:
-        return ()
-    notice = "timed_out" if task.outcome == "timeout" else task.status
-    told = task.result if task.status == "done" else task.error
-    again = task.again.replace("MORE", over.raised) if over is not None else task.again
-    text = end_text(notice, task.id, task.prompt, told or "", again)
-    return make_notices(task, notice, text, now)
-
-
 def has_conversation(task: Task) -> bool:
     """Return whether the session of the task is a conversation, and not a private session for this task alone."""
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
@@ -359,7 +335,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
 def tell_end(task: Task) -> str | None:
     """Return the result of an ended task, or the reason why it has none; None if the task has nothing to tell."""
-    if task.outcome == "silent" or task.transferred_to:
+    if task.outcome in ("silent", "skipped") or task.transferred_to:
         return None
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     return task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
@@ -425,6 +401,7 @@ def end(
         status=ended.status, outcome=outcome, result=result, error=error, usage=ended.usage,
         worktree=show_worktree(ended.worktree), transferred_to=transferred_to,
     )  # fmt: skip
+    was_busy = task.status == "running" and outcome != "skipped"
     messages = end_messages(ended, now)
     failed = report_fault(task, error or outcome, "error", now) if ended.status == "failed" else ()
     return ended, Changes(
@@ -436,7 +413,7 @@ def end(
             *(announce_message(message, **meta(task, actor)) for message in messages),
             *failed,
             event(finished, now, **meta(task, actor)),
-            *(announce_status(task, "idle", now) if task.status == "running" and not transferred_to else ()),
+            *(announce_status(task, "idle", now) if was_busy and not transferred_to else ()),
         ),
     )
 

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.task import Task
 
 
 class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, and its thread.
 
-    If the task is tried again, `why` is the reason. `spent` is what the account of the task has spent, if it is known.
+    If the task is tried again, `why` is the reason. `check` is the result of the command that checks a goal, if it ran
+    after the turn. `spent` is what the account of the task has spent, if it is known.
     `asks` is whether people are asked when this account is spent.
     """
 
@@ -22,6 +24,7 @@ class EndedAttempt(NamedTuple):
     why: str | None = None
     spent: Spending | None = None
     asks: bool = False
+    check: CommandResult | None = None
 
 
 class TaskStep(NamedTuple):

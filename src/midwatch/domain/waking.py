@@ -6,6 +6,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.context_item import ContextItem
 from midwatch.domain.event import LoopError, event
 from midwatch.domain.lineage import derive, own_budget
+from midwatch.domain.notice import pass_on
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, has_conversation, meta, new_task, submit_task
 
@@ -31,7 +32,7 @@ def wake_starter(starter: Task, agent: str, item: ContextItem, key: str, now: in
         now, PROMPT, agent, starter.session_key, cause="result", cause_id=item.from_task, parent_id=starter.id,
         internal_key=f"wake:{key}", steers=1, budget=own_budget(starter) if agent == starter.agent else None,
         worktree={"id": starter.worktree["id"]} if starter.worktree else None,
-        **{name: getattr(starter, name) for name in KEPT_FIELDS},
+        notices=pass_on(starter), **{name: getattr(starter, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return submit_task(derive(task, starter, "wake"), now)
 
@@ -49,6 +50,7 @@ def refuse_wake(starter: Task, item: ContextItem, now: int) -> Changes:
 
 
 KEPT_FIELDS = (
-    "creator", "priority", "origin_channel", "origin_session", "route", "workdir", "pin", "dir_key", "timeout_seconds",
-    "on_crash", "max_attempts", "submitter", "on_budget", "root_id", "trace", "returns_to", "returns", "approvals",
+    "creator", "priority", "origin_channel", "origin_session", "route", "workdir", "pin", "dir_key",
+    "timeout_seconds", "on_crash", "max_attempts", "submitter", "on_budget", "root_id", "trace", "returns_to",
+    "returns", "approvals",
 )  # fmt: skip

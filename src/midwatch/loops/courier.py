@@ -3,6 +3,9 @@
 Every channel has a queue of its own, its lane, so that a slow channel does not delay other channels. A delivery may be
 sent twice, with the same id: its result is recorded after it was sent, and if the process dies before the result is
 recorded, the delivery stays pending.
+
+A digest is one message for several deliveries. Before it is sent, the store records which deliveries it has, so that a
+message that is sent again has the same id and the same text.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
@@ -20,6 +23,7 @@ from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import MAX_ATTEMPTS, Channel, Delivery, backoff
 from midwatch.domain.event import DeliveryFailed, DeliverySent, Payload, event
+from midwatch.domain.notice import is_digest, merge_digest
 from midwatch.domain.store import Store
 
 log = logging.getLogger("midwatch.courier")
@@ -58,15 +62,21 @@ class _Lane:
     def take(self) -> Delivery | None:
         """Move the next delivery from `waiting` to `sending` and return it, or return None if none may be sent now.
 
-        Only one notice of each task is being sent at a time, so that the notices of a task arrive in order.
+        Only one notice of each task is being sent at a time, so that the notices of a task arrive in order. For the
+        same reason only one digest is being sent to each target.
         """
         if len(self.sending) >= LANE_WIDTH:
             return None
-        busy = {delivery.task_id for delivery in self.sending.values()}
-        chosen = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
+        busy = {_line_of(delivery) for delivery in self.sending.values()}
+        chosen = next((delivery for delivery in self.waiting.values() if _line_of(delivery) not in busy), None)
         if chosen is not None:
             self.sending[chosen.id] = self.waiting.pop(chosen.id)
         return chosen
+
+
+def _line_of(delivery: Delivery) -> tuple[str, str | None]:
+    """Return what the deliveries have in common that are sent one after another."""
+    return ("digest", delivery.target) if is_digest(delivery) else ("task", delivery.task_id)
 
 
 class Courier:
@@ -215,19 +225,36 @@ class Courier:
             send.add_done_callback(self._sends.discard)
 
     async def _send(self, lane: _Lane, delivery: Delivery) -> None:
+        parts: Sequence[Delivery] = ()
         try:
-            problem = await self._try(delivery)
-            if problem is None:
-                log.info("delivery %s was sent to channel %s", delivery.id, delivery.channel)
-            else:
-                log.warning("delivery %s was not sent (try %d): %s", delivery.id, delivery.attempts + 1, problem)
-            await self._record(delivery, problem)
+            parts = await self._gather(delivery)
+            if parts:
+                message = merge_digest(parts) if is_digest(delivery) else delivery
+                problem = await self._try(message)
+                if problem is None:
+                    log.info("delivery %s was sent to channel %s", message.id, message.channel)
+                else:
+                    log.warning("delivery %s was not sent (try %d): %s", message.id, message.attempts + 1, problem)
+                await self._record(parts, problem)
         finally:
             del lane.sending[delivery.id]
-            self._ended.add(delivery.id)
+            for part in (delivery, *parts):
+                lane.waiting.pop(part.id, None)
+                self._ended.add(part.id)
             if self._taking:
                 self.wake()
                 self._begin(lane)
+
+    async def _gather(self, delivery: Delivery) -> Sequence[Delivery]:
+        """Return all deliveries that are sent together with a delivery. Return none if the store cannot say it now."""
+        if not is_digest(delivery):
+            return (delivery,)
+        try:
+            return await self._store.seal_digest(delivery, self._clock.now())
+        except Exception as problem:
+            log.warning("the digest of delivery %s cannot be read (%s); trying again", delivery.id, _describe(problem))
+            await self._pause(PAUSE_SECONDS)
+            return ()
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
         """Send a delivery once. Return None after success, or a DeliveryError after any error of the channel."""
@@ -251,24 +278,36 @@ class Courier:
             return DeliveryError(f"channel {name}: {why.rstrip('.')}.")
         return None
 
-    async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
+    async def _record(self, parts: Sequence[Delivery], problem: DeliveryError | None) -> None:
         """Record the result of a send in the store, and try again until the store accepts it.
 
-        Until the result is recorded, the delivery must not be sent again.
+        Until the result is recorded, the deliveries must not be sent again.
         """
-        changes = record_attempt(delivery, problem, self._clock.now())
+        changes = record_attempts(parts, problem, self._clock.now())
         pause = PAUSE_SECONDS
         while True:
             try:
                 await self._store.apply(changes)
             except Conflict:
-                log.info("the result of delivery %s was recorded by another process already", delivery.id)
+                if len(parts) > 1:  # one was changed or removed; each of the others is recorded
+                    for part in parts:
+                        await self._record([part], problem)
+                else:
+                    log.info("the result of delivery %s was recorded by another process already", parts[0].id)
             except Exception as trouble:
-                log.warning("no result of delivery %s was stored: %s; trying again", delivery.id, _describe(trouble))
+                log.warning("no result of delivery %s was stored: %s; trying again", parts[0].id, _describe(trouble))
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             return
+
+
+def record_attempts(parts: Sequence[Delivery], problem: DeliveryError | None, now: int) -> Changes:
+    """Return the changes of all deliveries that were sent as one message."""
+    changes = Changes()
+    for part in parts:
+        changes = changes.plus(record_attempt(part, problem, now))
+    return changes
 
 
 def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:

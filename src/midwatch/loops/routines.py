@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from midwatch.base.clock import Clock, Timer
-from midwatch.base.errors import Conflict, InvalidInput, StoreError
+from midwatch.base.errors import Conflict, InvalidInput, MidwatchError
 from midwatch.base.foreign import ContainExit
 from midwatch.domain.fields import Hidden, to_json
 
@@ -35,6 +35,8 @@ class Routine:
     skipped: int = 0
     last_at: int | None = None
     last_error: str | None = None
+    last_result: str | None = None
+    """The text that the last successful run returned, if it returned a text."""
     timer: Hidden[Timer | None] = None
     running: Hidden[asyncio.Task[None] | None] = None
 
@@ -106,12 +108,12 @@ class Routines:
         routine.last_at = self._clock.now()
         try:
             with ContainExit(f"routine {routine.name}"):
-                await routine.work()
-            routine.last_error = None
+                result = await routine.work()
+            routine.last_error, routine.last_result = None, result if isinstance(result, str) else None
         except Exception as problem:
             routine.failures += 1
             routine.last_error = f"{type(problem).__name__}: {problem}"
-            traceback = None if isinstance(problem, StoreError) else problem
+            traceback = None if isinstance(problem, MidwatchError) else problem
             log.warning("routine %s failed: %s", routine.name, problem, exc_info=traceback)
         finally:
             routine.runs += 1

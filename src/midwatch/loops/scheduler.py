@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.changes import Changes
 from midwatch.domain.goal import Goal, Templates
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.notice import PlanNotices, keep_policy
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import Firing, end_firing
 from midwatch.loops.leader_loop import LeaderLoop
@@ -50,6 +52,7 @@ class Scheduler(LeaderLoop):
         templates: Templates | None = None,
         expire: Callable[[Handoff], Awaitable[None]] | None = None,
         calendars: Calendars = NO_CALENDARS,
+        plan: PlanNotices = keep_policy,
         *,
         nap: float = LONGEST_NAP,
     ) -> None:
@@ -60,6 +63,7 @@ class Scheduler(LeaderLoop):
         self._templates = templates or Templates()
         self._expire = expire
         self._calendars = calendars
+        self._plan = plan
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -95,6 +99,7 @@ class Scheduler(LeaderLoop):
             await asyncio.gather(*(step(record) for record, step in fresh))
 
     async def _fire(self, automation: Automation, held: frozenset[Hold] = frozenset()) -> None:
+        stored, automation = automation, replace(automation, notices=self._plan(automation.route, automation.notices))
         try:
             if "closed" in held:
                 await self._store.apply(automations_step.pause_for_closed_session(automation, self._clock.now()))
@@ -112,7 +117,7 @@ class Scheduler(LeaderLoop):
             try:
                 await self._store.apply(step)
             except Conflict:
-                if replaced is not None or await self._store.get_automation(automation.id) != automation:
+                if replaced is not None or await self._store.get_automation(automation.id) != stored:
                     return  # another process has fired or changed it, or its open run has ended
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(fire(taken=True))
@@ -134,7 +139,8 @@ class Scheduler(LeaderLoop):
             if reason := await self._refuse_firing(automation):
                 await self._store.apply(automations_step.skip_firing(automation, firing, now, reason))
             elif await self._has_closed_session(automation):  # the firing is skipped next, with the reason
-                await self._store.apply(automations_step.pause_for_closed_session(automation, now))
+                planned = replace(automation, notices=self._plan(automation.route, automation.notices))
+                await self._store.apply(automations_step.pause_for_closed_session(planned, now))
             else:
                 await self._start_run_of(automation, firing, now)
         except Conflict:
@@ -147,8 +153,9 @@ class Scheduler(LeaderLoop):
     async def _start_run_of(self, automation: Automation, firing: Firing, now: int) -> None:
         """Start the run of a firing, or decide what becomes of it; an open run that it replaces is cancelled."""
         open_run, terms = await self._store.find_open_run(automation.id), await self._terms(automation.agent)
+        planned = replace(automation, notices=self._plan(automation.route, automation.notices))
         step = automations_step.start_firing(
-            automation, firing, now, terms, open_run=open_run is not None, calendars=self._calendars
+            planned, firing, now, terms, open_run=open_run is not None, calendars=self._calendars
         )
         if step != Changes():
             await self._store.apply(step)
@@ -177,7 +184,8 @@ class Scheduler(LeaderLoop):
             means = await goals.means_of(goal, self._terms, self._templates)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
-            await self._store.apply(goals_step.wake(goal, self._clock.now(), means, thread))
+            planned = replace(goal, notices=self._plan(goal.route, goal.notices))
+            await self._store.apply(goals_step.wake(planned, self._clock.now(), means, thread))
         except Conflict:
             log.debug("goal %s was continued or changed by another process", goal.id)
         except StoreError as problem:

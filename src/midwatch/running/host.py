@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from midwatch.base.clock import Clock
+from midwatch.base.errors import AgentError
 from midwatch.base.trace import Trace
+from midwatch.domain.agent import Agent, ProgramOwner
 from midwatch.domain.event import Event
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.running.hook_chain import HookChain
@@ -33,6 +36,14 @@ class ObservedTurn(Protocol):
         ...
 
 
+RunCommand = Callable[[Agent, str, ProgramOwner, float], Coroutine[Any, Any, CommandResult]]
+
+
+async def refuse_command(agent: Agent, command: str, turn: ProgramOwner, seconds: float) -> CommandResult:
+    """Refuse to run a command, where no programs can be started."""
+    raise AgentError("no commands can be run here.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The objects that the running tasks of a process share."""
@@ -52,5 +63,7 @@ class Host:
     env: Callable[[], Mapping[str, str]] = dict
     """Returns environment variables for the agent's programs."""
     observe: Callable[[Task], ObservedTurn] | None = None
+    run_command: RunCommand = refuse_command
+    """Runs a command of a task like a program of its agent: agent, command, turn, seconds."""
     approval_seconds: float = 12 * 3600.0
     """Seconds after which a question expires, if neither the agent nor a rule sets a time."""

@@ -15,6 +15,7 @@ from midwatch.domain.agent import Agent, Conversation, ProgramUsage, Turn, TurnR
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting, event
 from midwatch.domain.handoff import Handoff
+from midwatch.domain.notice import make_notices
 from midwatch.domain.quiet import is_quiet
 from midwatch.domain.session import Session
 from midwatch.domain.task import (
@@ -23,7 +24,6 @@ from midwatch.domain.task import (
     Task,
     announce_status,
     guard_ownership,
-    make_notices,
     meta,
     report_fault,
 )
@@ -80,7 +80,7 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
         result = await conversation.turn(turn)
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned a {type(result).__name__}; `turn` must return a `TurnResult`.")
-    if result.outcome not in STATUS_OF or not isinstance(result.text, str):
+    if result.outcome not in STATUS_OF or result.outcome == "skipped" or not isinstance(result.text, str):
         raise AgentError(f"the agent returned an unknown outcome ({result.outcome!r}), or its text is not a string.")
     return result
 
@@ -156,7 +156,7 @@ def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
         return "timeout"
     if reason == "hook":
         return "error"
-    if outcome.outcome in ("ok", "silent", "transferred") and reason != "cancel":
+    if outcome.outcome in ("ok", "silent", "transferred", "skipped") and reason != "cancel":
         return "completed"
     if reason not in (None, "budget"):
         return "aborted"

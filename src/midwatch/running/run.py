@@ -20,6 +20,7 @@ from midwatch.domain.backoff import pause_before
 from midwatch.domain.budget import Meter, Over
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.task import end, has_past
 from midwatch.domain.task_step import TaskStep
 from midwatch.domain.task_store import Claim
@@ -61,6 +62,10 @@ class Run:
         self.conversation: Conversation | None = None
         self.worktree: asyncio.Task[Any] | None = None
         """The asyncio task that prepares the task's worktree."""
+        self.command: asyncio.Task[CommandResult] | None = None
+        """The asyncio task that runs a command of the task, before or after the turn."""
+        self.check: CommandResult | None = None
+        """The result of the command that checks the goal of the task, if it ran after the turn."""
         self.body: asyncio.Task[TurnResult] | None = None
         """The asyncio task in which the agent works on the turn."""
         self.reason: Reason | None = None
@@ -90,6 +95,8 @@ class Run:
         """How long the run had worked when its time was limited first, and the two functions of `limit_time`."""
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
         self._escalation: asyncio.Task[None] | None = None
+        self._prepared = 0.0
+        """How long the run had worked when its time was limited first."""
         self._working_time = Stopwatch(host.clock)
         """The time of the turn, without the time in which the turn waited."""
         self.meter = Meter(self._working_time.read)
@@ -160,8 +167,10 @@ class Run:
             self._host.waiter.wake(self._question)
         if first and self.body is not None and not self.ended.done():
             self.interrupt_agent()
-        elif self.worktree is not None:
-            self.worktree.cancel()
+        else:
+            for preparing in (self.command, self.worktree):
+                if preparing is not None:
+                    preparing.cancel()
 
     def stop_by_hook(self, words: str) -> None:
         """Stop the turn with an error, because a hook decided so. `words` say which hook and why."""
@@ -190,6 +199,14 @@ class Run:
         await self.wait_for_end(ABANDON_SECONDS)
         self.end()
 
+    @property
+    def worked_seconds(self) -> float:
+        """For how many seconds of monotonic time the turn has worked, without waits and without its preparation.
+
+        If the preparation has not ended, these are the seconds of the preparation.
+        """
+        return self._working_time.read() - self._prepared
+
     # -- working time --------------------------------------------------------------------------------------------
 
     def limit_time(self, remaining: Callable[[], float | None], spend_budget: Callable[[], None]) -> None:
@@ -198,7 +215,8 @@ class Run:
         `remaining` returns the rest of the budget in seconds. If the budget is the shorter limit, `spend_budget` is
         called when it is spent.
         """
-        self._limits = self._working_time.read(), remaining, spend_budget
+        self._prepared = self._working_time.read()
+        self._limits = self._prepared, remaining, spend_budget
         self._arm()
 
     def _arm(self) -> None:
@@ -315,7 +333,7 @@ class Run:
         task, now = self.task, self._host.clock.now()
         reported = outcome.result.usage.data() if outcome.result else None
         usage = add_usage(task.usage, self.meter.usage(reported, limited=self.limited))
-        done = outcome.outcome in ("ok", "silent", "transferred")
+        done = outcome.outcome in ("ok", "silent", "transferred", "skipped")
         if self.reason == "cancel":
             return TaskStep(*end(task, now, outcome="cancelled", error=None, usage=usage))
         if self.reason == "timeout":

@@ -24,6 +24,11 @@ class RunningTasks(dict[str, Run]):
         run = self.get(task_id)
         return nullcontext() if run is None else run.wait_for_handoff()
 
+    def read_worked_seconds(self, task_id: str, attempt: int) -> float | None:
+        """Return for how many seconds an attempt has worked, or None if it does not run in this process."""
+        run = self.get(task_id)
+        return run.worked_seconds if run is not None and run.task.attempt == attempt else None
+
     async def attend(self, task_id: str, handoff: Handoff) -> None:
         """Wait until a handoff of a task has ended; return at once if the task does not run in this process."""
         run = self.get(task_id)

@@ -42,17 +42,18 @@ from midwatch.domain.event import (
 )
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.hook import NO_HOOK, HookOutcome, describe_turn
+from midwatch.domain.probe import waits_for_command
 from midwatch.domain.rule import Decision, Pattern, Ruling
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.steering import STOP, Mode, Steer
 from midwatch.domain.task import announce_status, has_conversation, in_turn, prompt_message, touch_session
 from midwatch.domain.tool_call import Describe, ToolCall, ToolDecision, ToolResult
 from midwatch.domain.turn_steps import Step
-from midwatch.running.host import Host, ObservedTurn
+from midwatch.running.host import Host
 from midwatch.running.run import Run
 from midwatch.running.seams import Seams
 from midwatch.running.spending import TurnSpending
-from midwatch.running.turn_log import TurnLog
+from midwatch.running.turn_log import TurnLog, lose_turn, report_event
 from midwatch.services.rule_decision import narrow
 
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
@@ -99,12 +100,16 @@ class LiveTurn:
         self._trace = self._observed.trace if self._observed is not None else parse_trace(task.trace)
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
-        self.log = TurnLog(host.store, run.fence, host.show, partial(_lose, host, run, self._observed))
+        self.log = TurnLog(
+            host.store, run.fence, host.show, partial(lose_turn, host.clock, run.interrupt, self._observed)
+        )
         self._approved: str | None = None
         """The tool that hooks have approved and that runs now. If it asks a person, hooks are not asked again."""
-        self._report = partial(_report, host, self._meta, self._observed, self.log)
+        self.report = partial(report_event, host.clock, self._meta, self._observed, self.log)
         """Adds an event of midwatch itself to the events of the turn."""
-        self.spending = TurnSpending(host, run, self.log, self._report)
+        self.run_env: Mapping[str, str] = {}
+        """The variables that the task's automation gives to the programs of its runs."""
+        self.spending = TurnSpending(host, run, self.log, self.report)
         self._open: dict[str, Event] = {}
         """The start events of the model calls and tool calls that have not ended, by the id of the call."""
         self._iteration = 0
@@ -227,7 +232,7 @@ class LiveTurn:
         if items := await self.results(again=True):
             took = self._mark_received([item.id for item in items])
             await self.log.write(took._replace(fence=self.fence))
-            self.prompt = f"{write_items(items)}\n\n{PROMPT_FOLLOWS}\n{self.task.prompt}"
+            self.prompt = f"{write_items(items)}\n\n{PROMPT_FOLLOWS}\n{self.prompt}"
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)
@@ -280,8 +285,8 @@ class LiveTurn:
         """See the port."""
         task, run = self.task, self._run
         env = {
-            **self._host.env(), "MIDWATCH_TASK": f"{task.id}/{task.attempt}", "MIDWATCH_SESSION": task.session_key,
-            "MIDWATCH_TOKEN": run.claim.token,
+            **self.run_env, **self._host.env(), "MIDWATCH_TASK": f"{task.id}/{task.attempt}",
+            "MIDWATCH_SESSION": task.session_key, "MIDWATCH_TOKEN": run.claim.token,
         }  # fmt: skip
         if run.goal_id is not None:
             env["MIDWATCH_GOAL"] = run.goal_id
@@ -294,7 +299,7 @@ class LiveTurn:
         """Return the seams of this turn. They are built for each use, so that the turn does not refer to itself."""
         parent = self._trace.parent if self._trace is not None else None
         describe = partial(describe_turn, self.task, self.workdir, parent)
-        return Seams(self._host.hooks, describe, self._report, self._judge, self._ask_approved)
+        return Seams(self._host.hooks, describe, self.report, self._judge, self._ask_approved)
 
     async def before_model(self, describe: Callable[[], dict[str, Any]], request_id: str) -> HookOutcome:
         return await self._seams.before_model(describe, request_id)
@@ -349,7 +354,7 @@ class LiveTurn:
             if decided[0].status == "denied" and asked.kind != "choice":
                 rule = f"hook:{approval.hook}" if approval.action != "go_on" else decided[0].rule
                 why, name = decided[0].why or "", asked.tool or asked.kind
-                self._report(ToolExecSkipped(tool=name, reason=why, tool_call_id=asked.call_id, rule=rule))
+                self.report(ToolExecSkipped(tool=name, reason=why, tool_call_id=asked.call_id, rule=rule))
             if approval.action == "stop":
                 self._run.stop_by_hook(approval.words)
             return answer_of(decided[0], asked)
@@ -453,11 +458,17 @@ class LiveTurn:
         self.workdir, self.pin = workdir, pin
 
     def begin(self, thread_id: str | None) -> None:
-        """Record the start of the turn and, if the task has a conversation, the prompt as a message."""
+        """Record the start of the turn and, unless a command decides first whether it goes on, the prompt."""
         self.began, self.thread_id = True, thread_id
-        now = self._host.clock.now()
         task = self.task
         start = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
+        if not waits_for_command(task.probe):
+            self.enter_conversation()
+        self._add(event(start, self._host.clock.now(), **self._meta))
+
+    def enter_conversation(self) -> None:
+        """If the task has a conversation, record that it is busy, and the prompt as a message."""
+        task, now = self.task, self._host.clock.now()
         if has_conversation(task):
             self.log.add(*announce_status(task, "busy", now))
             if task.cause != "handoff":  # after a handoff the conversation contains the prompt already
@@ -465,7 +476,6 @@ class LiveTurn:
                 self.log.add(announce_message(prompt, **self._meta))
                 self.log.add_message(prompt)
             self.log.add_session(touch_session(task, now))
-        self._add(event(start, now, **self._meta))
 
     def _add(self, record: Event) -> None:
         if self._observed is not None:
@@ -560,7 +570,7 @@ class LiveTurn:
         if self.spending.counts_money and model not in self._unpriced:
             self._unpriced.add(model)
             why = f"the price of {model or 'the model'} is unknown, so no budget in dollars applies; set [prices]."
-            self._report(LoopError(stage="budget", message=why))
+            self.report(LoopError(stage="budget", message=why))
         return response
 
     async def _count(self, payload: Payload, begins: bool) -> None:
@@ -578,19 +588,3 @@ class LiveTurn:
         if not may_go_on:
             self._run.interrupt("budget")
             await self._run.wait_for_end(STOPPED_SECONDS)
-
-
-def _report(
-    host: Host, about: Mapping[str, Any], observed: ObservedTurn | None, log: TurnLog, payload: Payload
-) -> None:
-    record = event(payload, host.clock.now(), **about)
-    if observed is not None:
-        observed.record(record)
-    log.add(record)
-
-
-def _lose(host: Host, run: Run, observed: ObservedTurn | None) -> None:
-    """Interrupt the turn, because another process owns its task now."""
-    if observed is not None:
-        observed.lose(host.clock.now())
-    run.interrupt("lost")

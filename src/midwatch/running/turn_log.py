@@ -7,13 +7,15 @@ task. Live events are shown after all earlier events are stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
+from midwatch.base.clock import Clock
 from midwatch.base.errors import LeaseLost, StoreUnavailable
 from midwatch.domain.changes import Changes, Charge, Fence
-from midwatch.domain.event import Event
+from midwatch.domain.event import Event, Payload, event
 from midwatch.domain.session import Message, Session
+from midwatch.running.host import ObservedTurn
 
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
@@ -143,3 +145,20 @@ class TurnLog:
         held, self._held = self._held, []
         for live in held:
             self._show(live)
+
+
+def report_event(
+    clock: Clock, about: Mapping[str, Any], observed: ObservedTurn | None, log: TurnLog, payload: Payload
+) -> None:
+    """Add an event of midwatch itself to the log of a turn."""
+    record = event(payload, clock.now(), **about)
+    if observed is not None:
+        observed.record(record)
+    log.add(record)
+
+
+def lose_turn(clock: Clock, interrupt: Callable[[Literal["lost"]], None], observed: ObservedTurn | None) -> None:
+    """Interrupt the turn, because another process owns its task now."""
+    if observed is not None:
+        observed.lose(clock.now())
+    interrupt("lost")

@@ -40,6 +40,7 @@ from midwatch.running.outcome import (
     sanitize,
     turn_status,
 )
+from midwatch.running.probe import check_goal, prepare_run
 from midwatch.running.run import Run
 from midwatch.running.running_tasks import RunningTasks
 from midwatch.running.turn import LiveTurn
@@ -149,11 +150,16 @@ class Worker:
             outcome = await self._work(run, turn, has_steers)
             stuck = await self._close(run, turn, outcome)
             outcome = await self._ask_for_more(run, turn, outcome)
+            if not stuck:
+                await check_goal(self._host, run, turn, self._agents.get(run.task.agent), outcome)
             outcome = explain_kill(outcome, turn.program_usage)
             if run.task.worktree is not None and run.reason != "lost":
                 run.worktree = asyncio.get_running_loop().create_task(self._finish_worktree(run))
                 await asyncio.wait({run.worktree})  # a cancel or a shutdown stops it
             await self._end_attempt(run, turn, outcome)
+            if outcome.outcome == "skipped" and turn.task.worktree is not None:
+                with suppress(MidwatchError):  # the command may have written something; then it is kept
+                    await self._worktrees.remove(str(turn.task.worktree["id"]))
             if run.delegations.may_leave_handoffs:
                 await self._host.handoffs.cancel_orphans()
         except Exception as problem:
@@ -213,6 +219,8 @@ class Worker:
             permit = await turn.spending.admit()
             if permit.action != "go_on":
                 return TurnOutcome("budget", error=permit.reason)
+            if (ended := await prepare_run(self._host, run, turn, agent)) is not None:
+                return ended
             run.conversation = await self.conversations.take(agent, session, turn)
             if not getattr(agent, "takes_results", False):
                 await turn.add_results()  # last, so that a turn that cannot begin leaves them to another turn
@@ -412,12 +420,13 @@ class Worker:
         sessions: tuple[Session, ...] = ()
         task, now = run.task, self._clock.now()
         thread_id = outcome.result.thread_id if outcome.result else None
-        if has_conversation(task) or thread_id:
+        if (has_conversation(task) and outcome.outcome != "skipped") or thread_id:
             sessions = (touch_session(task, now, thread_id),)
         asked = run.fence if turn.asked or turn.spending.asked else None
         changes = await self.endings.end_attempt(
-            task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id, charges=unwritten.charges
-        )
+            task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id, charges=unwritten.charges,
+            check=run.check,
+        )  # fmt: skip
         if outcome.result is not None and outcome.result.transfer is not None:
             changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
         before = unwritten._replace(fence=run.fence if turn.began else None, sessions=unwritten.sessions + sessions)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import Conflict
 from midwatch.base.home import boot_id
-from midwatch.desk.build import build_budgets
+from midwatch.desk.build import build_budgets, find_command_runner
 from midwatch.desk.desk import Desk
 from midwatch.domain.agent import Agent
 from midwatch.domain.engine import Engine
@@ -108,6 +108,7 @@ class Crew:
             identify=identify,
             env=desk.child_env,
             observe=telemetry.observe if telemetry is not None else None,
+            run_command=find_command_runner(),
             approval_seconds=settings.approval_expiry,
         )
         self.worker = Worker(
@@ -124,7 +125,7 @@ class Crew:
         )  # fmt: skip
         self.scheduler = Scheduler(
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
-            desk.handoffs.expire, settings.list_calendars(), nap=pace.nap,
+            desk.handoffs.expire, settings.list_calendars(), desk.notifications.plan, nap=pace.nap,
         )  # fmt: skip
         self.trigger_watch = build_trigger_watch(desk, self.engine.leads, pace.nap)
         desk.registry.on_change(self._offer_agents)

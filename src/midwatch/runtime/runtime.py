@@ -30,6 +30,7 @@ from midwatch.live.telemetry import telemetry
 from midwatch.programs.guard import guard
 from midwatch.runtime.crew import FOREIGN, Crew, Pace, Part
 from midwatch.runtime.loopback import Loopback
+from midwatch.runtime.ping import Ping
 
 log = logging.getLogger("midwatch.runtime")
 
@@ -55,6 +56,9 @@ class Runtime(Desk):
         if setup.work:
             self.crew = Crew(self, role, pace, self._telemetry)
             self._parts += self.crew.parts()
+            if self.settings.ping_url:
+                ping = Ping(self.settings.ping_url, self.alerts.list_loud)
+                self.routines.register("ping", self.settings.ping_every, ping.send)
 
     @classmethod
     @asynccontextmanager

@@ -16,6 +16,7 @@ from midwatch.base.directories import real_directory
 from midwatch.base.errors import Forbidden, NotFound
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Times
+from midwatch.domain.channel import name_again
 from midwatch.domain.fields import open_to_agents
 from midwatch.domain.goal import Goal
 from midwatch.domain.handoff import Handoff
@@ -293,7 +294,7 @@ class Authorization:
         workdir = wish.get("workdir")
         if workdir is not None or task.workdir is not None or task.worktree is not None:
             workdir = await self.choose_workdir(task, workdir)
-        return {**wish, "workdir": workdir, "route": task.route}
+        return {**wish, "workdir": workdir, "route": name_again(task.route) if task.route else None}
 
     async def check_submits(self, task: Task) -> None:
         """Raise Forbidden unless the agent of a task may submit work.

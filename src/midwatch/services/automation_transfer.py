@@ -1,13 +1,13 @@
 """The export and import of automations: export automations of a home as JSON, and import them into the same or another.
 
-An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks
-or targets of routes.
+An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks,
+targets of routes, or values of secret variables.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -19,10 +19,12 @@ from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
 from midwatch.domain.chain import list_upstream
 from midwatch.domain.changes import Changes, change_record
-from midwatch.domain.channel import hide_target
+from midwatch.domain.channel import hide_target, name_again
 from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor, AnyActor
+from midwatch.domain.notice import CheckRoute
+from midwatch.domain.run_env import check_env, restore_env
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
 from midwatch.domain.trigger import define, list_new_secrets, write_triggers
@@ -60,7 +62,7 @@ class AutomationTransfer:
         store: Store,
         clock: Clock,
         tasks: Tasks,
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         calendars: Calendars = NO_CALENDARS,
     ) -> None:
         self._store = store
@@ -121,8 +123,12 @@ class AutomationTransfer:
             return Changes(), "deleted"
         try:
             route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
-            values = await self._check_values({**shot, "route": route or shot.get("route")}, current)
+            again = name_again(route) if route else shot.get("route")
+            values = await self._check_values({**shot, "route": again}, current)
             await refuse_taken_name(self._store, shot["id"], values.get("name"))
+            if "env" in values:
+                check_env(values["env"])
+                values["env"] = restore_env(current.env if current else None, values["env"])
             if "workdir" in values:
                 values["workdir"] = resolve_workdir(values["workdir"], current.workdir if current else None)
             if current is None:

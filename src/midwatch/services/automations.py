@@ -22,7 +22,9 @@ from midwatch.domain.changes import Changes, change_record, event_about, update_
 from midwatch.domain.event import AutomationChanged, AutomationCreated
 from midwatch.domain.fields import changeable, clearable, name_as_record, settable
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import MAX_PROMPT, refuse_unknown
+from midwatch.domain.run_env import change_env, check_env, hide_env, show_env
 from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -60,10 +62,11 @@ class Automations(ManagedRecords[Automation]):
         clock: Clock,
         tasks: Tasks,
         terms: Callable[[str], Awaitable[AgentTerms]],
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         default_route: str | None = None,
         submitter: str | None = None,
         calendars: Calendars = NO_CALENDARS,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         super().__init__(store, clock)
         self._tasks = tasks
@@ -72,6 +75,7 @@ class Automations(ManagedRecords[Automation]):
         self._default_route = default_route
         self._submitter = submitter
         self._calendars = calendars
+        self._plan = plan
 
     async def create(self, prompt: str, *, actor: AnyActor = None, **wish: Any) -> Automation:
         """Create an automation.
@@ -85,6 +89,8 @@ class Automations(ManagedRecords[Automation]):
         parent = agent_task(actor)
         if parent is not None:
             wish["approvals"] = await inherit_rules(self._store, parent)
+        check_env(wish.get("env"))
+        wish["env"] = change_env(None, wish.get("env"))
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         chosen = {name: wish.pop(name) for name in TIMES if name in wish}
         zone = find_zone(wish.pop("zone", None) or host_zone()).key
@@ -136,12 +142,15 @@ class Automations(ManagedRecords[Automation]):
         automation = await self.get(automation_id, actor=actor)
         return await self._store.list_runs(automation.id, _limit_page(limit))
 
-    async def describe(self, automation: Automation) -> dict[str, Any]:
+    async def describe(self, automation: Automation, *, actor: AnyActor = None) -> dict[str, Any]:
         """Return the automation as JSON, also with whether it runs now and with the times of its next runs.
 
-        Days off and quiet hours are applied to these times. If the schedule cannot be read here, `problem` says why.
+        Days off and quiet hours are applied to these times. If the schedule cannot be read here, `problem` says why. An
+        agent sees only the names of the variables in `env`.
         """
-        shown = {**automation.snapshot(), "running": await self.open_run(automation.id) is not None}
+        env = show_env(automation.env) if agent_task(actor) is None else hide_env(automation.env)
+        running = await self.open_run(automation.id) is not None
+        shown = {**automation.snapshot(), "env": env, "running": running}
         try:
             timetable = automation.timetable(self._calendars)
         except InvalidInput as problem:
@@ -304,6 +313,7 @@ class Automations(ManagedRecords[Automation]):
             if session is not None and session.status == "closed":
                 raise Conflict(f"session {session.key} is closed; to open it again, create it with the same key.")
             terms, now = await self._terms(automation.agent), self._clock.now()
+            automation = replace(automation, notices=self._plan(automation.route, automation.notices))
             return steps.run_now(automation, now, terms, actor=actor_name(actor), submitter=self._submitter)
 
         return await apply_with_retry(self._store, f"automation {automation_id}", compute)
@@ -365,6 +375,9 @@ class Automations(ManagedRecords[Automation]):
             plain["triggers"] = define(plain["triggers"] or (), now, automation.triggers)
         if "route" in plain:
             plain["route"] = self._check_route(plain["route"]) if plain["route"] else None
+        if "env" in plain:
+            check_env(plain["env"])
+            plain["env"] = change_env(automation.env, plain["env"])
         if "workdir" in plain:
             plain["workdir"] = resolve_workdir(plain["workdir"], automation.workdir)
         schedule = self._change_schedule(automation, values, now, keep_anchor=keep_anchor)

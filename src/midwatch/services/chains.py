@@ -33,9 +33,9 @@ from midwatch.domain.chain import (
     write_payload,
 )
 from midwatch.domain.changes import Changes
-from midwatch.domain.channel import notify
 from midwatch.domain.event import Event, parse_kinds
 from midwatch.domain.identity import AnyActor
+from midwatch.domain.notice import notify
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -229,7 +229,9 @@ class Chains:
 
     def _notify(self, automation: Automation, reason: str, not_run: Sequence[str], key: str) -> Changes:
         text = write_notice(automation.label, reason, not_run, automation.id)
-        notices = notify(automation.route, automation.id, f"chain_ended:{key}", text, self._clock.now())
+        notices = notify(
+            automation.route, automation.notices, automation.id, f"chain_ended:{key}", text, self._clock.now()
+        )
         return Changes(deliveries=notices)
 
     async def _find_result(self, end: End) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.lineage import derive
+from midwatch.domain.notice import pass_on, plan_of
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.retry_limits import raise_limits
@@ -19,8 +20,14 @@ async def attach_task(store: Store, task: Task, parent: Task | None) -> Task:
     root = parent.root_id or parent.id
     # an agent works for the creator of its task, but must not take the idempotency keys of this person
     key = f"agent:{task.idempotency_key}" if task.idempotency_key else None
+    notices = plan_of(pass_on(parent)) if task.route == parent.route else None
     task = task._replace(
-        parent_id=parent.id, root_id=root, on_budget=parent.on_budget, approvals=rules, idempotency_key=key
+        notices=notices or task.notices,
+        parent_id=parent.id,
+        root_id=root,
+        on_budget=parent.on_budget,
+        approvals=rules,
+        idempotency_key=key,
     )
     return derive(task, parent, "background")
 

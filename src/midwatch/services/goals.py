@@ -22,6 +22,7 @@ from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.goal import TRANSITIONS, Goal, Status, normalise, validate
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
+from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
@@ -50,9 +51,10 @@ class Goals(ManagedRecords[Goal]):
         clock: Clock,
         tasks: Tasks,
         terms: Callable[[str], Awaitable[AgentTerms]],
-        check_route: Callable[[str], str],
+        check_route: CheckRoute,
         default_route: str | None = None,
         defaults: Mapping[str, Any] | None = None,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         """Build the service.
 
@@ -64,6 +66,7 @@ class Goals(ManagedRecords[Goal]):
         self._terms = terms
         self._check_route = check_route
         self._default_route = default_route
+        self._plan = plan
         self._defaults = dict(defaults or {})
 
     async def create(self, objective: str, *, actor: AnyActor = None, **wish: Any) -> Goal:
@@ -73,6 +76,7 @@ class Goals(ManagedRecords[Goal]):
         time as text, or a number of seconds from now.
         """
         authorize(actor, "operate")
+        wish = _read_names(wish)
         refuse_unknown(wish, SETTABLE)
         now, creator = self._clock.now(), actor_name(actor)
         given = {name: value for name, value in wish.items() if value is not None}
@@ -139,11 +143,14 @@ class Goals(ManagedRecords[Goal]):
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
         """Change the objective, deadline or budget of a goal."""
+        values = _read_names(values)
         refuse_unknown(values, CHANGEABLE)
         given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
+        if "check_command" in values:
+            values["last_check"] = None
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -166,7 +173,7 @@ class Goals(ManagedRecords[Goal]):
             _check_open(goal)
             if goal.status == "paused":
                 return Changes()
-            step = steps.pause_goal(goal, now, why, actor=actor_name(actor))
+            step = steps.pause_goal(self._plan_notices(goal), now, why, actor=actor_name(actor))
             return step.plus(await self._stop_step(goal, now, actor))
 
         await self._change(goal_id, change, actor)
@@ -233,7 +240,7 @@ class Goals(ManagedRecords[Goal]):
             if in_step:
                 _check_step(goal, in_step)
                 return Changes(updates=(update_record(goal, now, proposal="complete", evidence=proof),))
-            step = steps.complete_goal(goal, now, actor=actor_name(actor), evidence=proof)
+            step = steps.complete_goal(self._plan_notices(goal), now, actor=actor_name(actor), evidence=proof)
             return step.plus(await self._stop_step(goal, now, actor))
 
         goal = await self._change(goal_id, change, None if in_step else actor)
@@ -284,6 +291,9 @@ class Goals(ManagedRecords[Goal]):
         if account is None:
             return Changes()
         return await change_limits(self._store, account, steps.limits_of(after), mode, now)
+
+    def _plan_notices(self, goal: Goal) -> Goal:
+        return replace(goal, notices=self._plan(goal.route, goal.notices))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 
@@ -361,6 +371,11 @@ async def goal_of(store: Store, task: Task) -> str | None:
         return None
     step = await store.find_open_step(root.cause_id)
     return root.cause_id if step is not None and step.id == task.id else None
+
+
+def _read_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a request with the command under the name of the record's field."""
+    return {"check_command" if name == "check" else name: value for name, value in values.items()}
 
 
 def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:

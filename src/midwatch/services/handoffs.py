@@ -450,7 +450,8 @@ class Handoffs:
         )  # fmt: skip
         task = task if source is None else derive(task, source, options.form)
         if options.form == "transfer" and source is not None:
-            task = rules.take_over(task, source)._replace(dir_key=terms.dir_key(source.workdir))
+            title = options.task.description.strip() or options.task.words()
+            task = rules.take_over(task, source, title)._replace(dir_key=terms.dir_key(source.workdir))
         return task, {**handoff.context, "messages": [dict(message) for message in messages]}
 
     async def _end(self, stage: _Stage, ending: Callable[[Handoff], tuple[Handoff, Changes]]) -> Handoff | None:

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from midwatch.base.directories import directory_of, is_directory, real_directory
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.budget import Budget
+from midwatch.domain.notice import CheckRoute, PlanNotices, check_notices, keep_policy, limit_to_questions
 from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plain
+
+
+class Routes:
+    """Chooses where the notices of a new task go, and which are sent."""
+
+    def __init__(self, check_route: CheckRoute, default_route: str | None, plan: PlanNotices | None = None) -> None:
+        self._check_route = check_route
+        self._default_route = default_route
+        self._plan = plan or keep_policy
+
+    def choose(self, wish: Submission) -> tuple[str | None, str | None]:
+        """Return the route and the field `notices` of a new task.
+
+        Without a route the task gets the channel that it came from, if there is one, else the default route. The
+        default route gets no results of chat messages: whoever writes them reads the answers in the chat.
+        """
+        policy = check_notices(wish.get("notices"))
+        if wanted := wish.get("route"):
+            route = self._check_route(wanted)
+            return route, self._plan(route, policy)
+        if origin := wish.get("origin_channel"):
+            with suppress(InvalidInput):
+                route = self._check_route([origin])
+                return route, self._plan(route, policy)
+        if not self._default_route:
+            return None, None
+        route = self._check_route(self._default_route)
+        plan = self._plan(route, policy)
+        if policy is None and wish.get("cause") == "message":
+            plan = limit_to_questions(plan)
+        return route, plan
 
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     """Raise InvalidInput if the prompt or another value of a submission is wrong."""
     for field, value in (("prompt", prompt), *wish.items()):
-        if isinstance(value, str) and not is_plain(value):
+        if not all(is_plain(text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
             raise InvalidInput(f"`{field}` has a NUL or an incomplete character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; write what the agent should do.", field="prompt")

@@ -7,6 +7,7 @@ are written together with the task's end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from midwatch.base.clock import Clock
 from midwatch.domain import automation_step, goal, goal_step, handoff
@@ -14,7 +15,10 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.approval import resolve
 from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes, Charge, Fence
+from midwatch.domain.channel import Delivery
 from midwatch.domain.goal import Templates
+from midwatch.domain.notice import PlanNotices, is_repeated, keep_policy
+from midwatch.domain.probe import CommandResult
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -30,11 +34,13 @@ class TaskEndings:
         clock: Clock,
         terms: Callable[[str], Awaitable[AgentTerms]],
         templates: Templates | None = None,
+        plan: PlanNotices = keep_policy,
     ) -> None:
         self._store = store
         self._clock = clock
         self._terms = terms
         self._templates = templates or Templates()
+        self._plan = plan
 
     async def end_attempt(
         self,
@@ -46,12 +52,14 @@ class TaskEndings:
         tools: int = 0,
         thread_id: str | None = None,
         charges: Sequence[Charge] = (),
+        check: CommandResult | None = None,
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
         These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
         open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
-        expire. `charges` is what the attempt charges at its end. If another process changes one of these records
+        expire. `charges` is what the attempt charges at its end. `check` is the result of the
+        goal's command. If another process changes one of these records
         meanwhile, writing the changes raises Conflict; then call this method again.
         """
         if before.cause == "automation" and before.cause_id and step.task.outcome == "cancelled":
@@ -69,8 +77,21 @@ class TaskEndings:
         if (after.open and not tried_again) or (before.cause_id is None and not before.steers):
             return changes
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
-        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None)
+        if before.cause == "automation":
+            changes = changes._replace(deliveries=await self._leave_out_repeated(after, changes.deliveries))
+        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None, check=check)
         return changes.plus(unread).plus(await self._update_cause(ended, charges))
+
+    async def _leave_out_repeated(self, run: Task, deliveries: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
+        """Return the notices of a run without those of a result that was told before, where only changes are told."""
+        told = []
+        for delivery in deliveries:
+            if delivery.policy == "changes" and delivery.notice == "done":
+                about = run.cause_id or "", delivery.channel, delivery.target
+                if (last := await self._store.find_told_run(*about)) and is_repeated(run, *last):
+                    continue
+            told.append(delivery)
+        return tuple(told)
 
     async def _requeue_steers(self, task: Task) -> Changes:
         queued = await self._store.list_queued_steers(task.id)
@@ -106,10 +127,14 @@ class TaskEndings:
             return Changes()
         if task.cause == "automation":
             owner = await self._store.get_automation(task.cause_id)
-            return automation_step.settle(owner, task, now, ended.thread_id) if owner else Changes()
+            if owner is None:
+                return Changes()
+            owner = replace(owner, notices=self._plan(owner.route, owner.notices))
+            return automation_step.settle(owner, task, now, ended.thread_id)
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:
+                aim = replace(aim, notices=self._plan(aim.route, aim.notices))
                 ended = await self._add_account(ended, aim.id, charges)
                 return goal_step.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
         return Changes()

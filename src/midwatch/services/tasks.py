@@ -28,7 +28,7 @@ from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization, authorize
 from midwatch.services.child_tasks import attach_retry, attach_task
 from midwatch.services.records import apply_with_retry, require
-from midwatch.services.request_checks import check, check_repository, resolve_workdir
+from midwatch.services.request_checks import Routes, check, check_repository, resolve_workdir
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.task_stops import stop_task
 from midwatch.services.waiter import Waiter
@@ -53,22 +53,22 @@ class Tasks:
         store: Store,
         clock: Clock,
         agents: AgentRegistry,
-        check_route: Callable[[str], str],
+        check_route: Callable[[str | Sequence[str]], str],
         limits: Limits | None = None,
         submitter: str | None = None,
         waiter: Waiter | None = None,
         default_route: str | None = None,
         endings: TaskEndings | None = None,
         authorization: Authorization | None = None,
+        plan: Callable[[str | None, str | None], str | None] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._agents = agents
-        self._check_route = check_route
+        self._routes = Routes(check_route, default_route, plan)
         self._limits = limits or Limits()
         self._submitter = submitter
         self._waiter = waiter or Waiter()
-        self._default_route = default_route
         self._endings = endings
         self.authorization = authorization or Authorization(store, self._terms)
 
@@ -130,7 +130,7 @@ class Tasks:
         check(prompt, wish, self._limits.max_prompt)
         name = wish.get("agent") or self._agents.default
         terms = await self._terms(name)
-        route = wish.get("route") or self._default_route
+        route, notices = self._routes.choose(wish)
         delay = wish.get("delay") or 0
         key = wish.get("idempotency_key")
         now = self._clock.now()
@@ -143,7 +143,7 @@ class Tasks:
             now, prompt, name, session, delay=int(delay * SECOND), cause=wish.get("cause") or "submit",
             priority=wish.get("priority") or 0, creator=actor,
             origin_channel=wish.get("origin_channel"), origin_session=origin,
-            route=self._check_route(route) if route else None, workdir=wish.get("workdir"),
+            route=route, notices=notices, workdir=wish.get("workdir"),
             dir_key=None if worktree or wish.get("share_workdir") else terms.dir_key(wish.get("workdir")),
             timeout_seconds=wish.get("timeout") or terms.timeout_seconds,
             on_crash=wish.get("on_crash") or terms.on_crash,
@@ -392,7 +392,7 @@ def _relation(relative: Task, task: Task) -> str:
 
 
 KEPT_BY_RETRY = (
-    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "workdir", "dir_key",
-    "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
-    "returns_to", "returns", "on_budget", "approvals",
+    "cause", "cause_id", "priority", "quiet", "origin_channel", "origin_session", "route", "notices", "workdir",
+    "dir_key", "timeout_seconds", "on_crash", "max_attempts", "root_id", "parent_id", "progress", "trace", "worktree",
+    "returns_to", "returns", "on_budget", "approvals", "probe",
 )  # fmt: skip

@@ -15,6 +15,7 @@ import orjson
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.account import Account
 from midwatch.domain.agent import Choice
+from midwatch.domain.alert import Alert
 from midwatch.domain.approval import Approval
 from midwatch.domain.automation import Automation
 from midwatch.domain.channel import Delivery
@@ -35,7 +36,7 @@ from midwatch.domain.worktree import Worktree
 R = TypeVar("R")
 Row = tuple[Any, ...]
 
-TASK_JSON = 6
+TASK_JSON = 7
 """Number of the last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
 PAYLOAD, SEQ = Event._fields.index("payload"), Event._fields.index("seq")
@@ -126,7 +127,7 @@ RECORDS: Mapping[str, type] = {
     record.noun if record is ContextItem else record.__name__.lower(): record
     for record in (
         Task, Session, Message, Delivery, Approval, Rule, Token, Automation, Goal, Instance, Worktree, Step, Steer,
-        Handoff, Account, ContextItem, Trigger, Firing,
+        Handoff, Account, ContextItem, Alert, Trigger, Firing,
     )
 }  # fmt: skip
 COLUMNS: Mapping[type, tuple[str, ...]] = {

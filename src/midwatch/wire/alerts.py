@@ -11,16 +11,23 @@ from midwatch.domain.fields import AT, Example
 from midwatch.wire.shapes import shape_of
 
 
-@shape_of(Alert)
+@shape_of(Alert, id=Annotated[str | None, Example("al_06f2m8yq3kq5r0v9")])
 class AlertInfo(dict[str, Any]):
-    """A problem of a task, an automation or a goal: overdue, stuck or silent."""
+    """A problem, and the state of its alert. While the state is `found`, the alert is not raised yet and has no id."""
+
+
+class AlertList(TypedDict):
+    """The problems that exist now, oldest first."""
+
+    alerts: list[AlertInfo]
 
 
 class AlertPage(TypedDict):
-    """The current alerts: alerts in `told` are sent now, alerts in `known` were sent a short time before."""
+    """What the watchdog did: `told` has alerts with a notice now, `known` other open alerts, `over` withdrawn ones."""
 
     told: list[AlertInfo]
     known: list[AlertInfo]
+    over: list[AlertInfo]
 
 
 class RoutineInfo(TypedDict):
@@ -33,6 +40,7 @@ class RoutineInfo(TypedDict):
     skipped: int
     last_at: Annotated[str | None, Example(AT)]
     last_error: str | None
+    last_result: Annotated[str | None, Example("answered 200")]
 
 
 class RoutinePage(TypedDict):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, FailFast, create_model
 from pydantic import Field as Value
 
 from midwatch.domain.fields import REQUIRED, Field, Input, fields_of, inputs
-from midwatch.wire.fields import Seconds
+from midwatch.wire.fields import Seconds, make_texts
 from midwatch.wire.shapes import json_type
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -70,6 +70,8 @@ def _value(field: Field, given: Input, takes: Any, changes: bool = False, second
 def _request_type(kind: Any, given: Input, seconds: Any) -> Any:
     """Return the type that a value has in a request, with the limits of the value."""
     if get_origin(kind) in (Union, UnionType):
+        if list[str] in get_args(kind):
+            return make_texts(given.longest)
         return reduce(or_, (_request_type(part, given, seconds) for part in get_args(kind)))
     if kind is float and given.seconds:
         return seconds

@@ -26,6 +26,20 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 """A duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
 
 
+def make_texts(longest: int | None) -> Any:
+    """Return the type of a field that takes a text or a list of texts, with at most `longest` characters in all."""
+
+    def check(value: Any) -> Any:
+        texts = [value] if isinstance(value, str | None) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) or value is None for text in texts):
+            raise ValueError("it must be text or a list of texts")
+        if longest is not None and sum(len(text or "") for text in texts) > longest:
+            raise ValueError(f"the text is too long: at most {longest} characters")
+        return value
+
+    return Annotated[str | list[str] | None, BeforeValidator(check)]
+
+
 def _size(value: Any) -> Any:
     if not isinstance(value, str):
         return value

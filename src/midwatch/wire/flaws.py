@@ -18,10 +18,12 @@ SHAPES = {
 HEADER = r"^[A-Za-z0-9-]{1,60}$"
 WEB_ADDRESS = r"^https?://"
 AUTOMATION_ID = r"^am_[0-9a-z]{1,60}$"
+TIME_OF_DAY = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 PATTERNS = {
     NAME: "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and begins with a letter or digit",
     HEADER: "the name of a header has 1 to 60 letters, digits or `-`",
     WEB_ADDRESS: "the address must begin with http:// or https://",
+    TIME_OF_DAY: "the time must be HH:MM, such as 08:00",
     AUTOMATION_ID: "the id must be `am_` with 1 to 60 digits or lower-case letters",
 }
 """What a text must be like, in words, by the regular expression that it must match."""

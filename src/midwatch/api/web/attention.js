@@ -1,11 +1,11 @@
 // What needs a person, besides questions: alerts of the watchdog, and automations and goals that paused unexpectedly.
-// Loaded once, then updated from the event stream.
+// Loaded once, and again when an event may have changed it.
 
-import { encodeSegment, get, Problem, trackRequests } from "./api.js";
+import { get, post, trackRequests } from "./api.js";
 import { stream } from "./stream.js";
-import { now } from "./time.js";
 
-const ALERT_DURATION = 35 * 60000; // an alert whose reason is still true is repeated every half hour
+const READ_PAUSE = 100; // events in quick succession cause one request
+const LOUD = new Set(["found", "raised", "escalated"]);
 const EXPECTED_REASONS = new Set(["paused by a person", "it has had all its runs", "its time has passed"]);
 const CHANGE_KINDS =
   /^(automation_(changed|fired|missed|paused)|goal_(changed|step|delayed|paused|completed|timed_out))$/;
@@ -17,118 +17,77 @@ export const needsAttention = (item) => item.status === "paused" && Boolean(item
 /** Return the id of the automation or goal that an event is about, or null. */
 export const getSubject = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;
 
-/** Return the address of the page about a subject. */
-export const getAddress = (id) =>
-  `/${id.startsWith("am_") ? "automations" : id.startsWith("g_") ? "goals" : "tasks"}/${id}`;
+/** Return the address of the page about an alert or about the record with this id. */
+export const getAddress = (id, task = null) => {
+  if (id.startsWith("am_")) return `/automations/${id}`;
+  if (id.startsWith("g_")) return `/goals/${id}`;
+  if (task ?? id.startsWith("t_")) return `/tasks/${task ?? id}`;
+  return "/settings";
+};
 
 class Attention {
   paused = new Map();
-  #alerts = new Map();
+  #alerts = [];
   #listeners = new Set();
   #started = false;
   #readTimer = null;
   #startRequest = trackRequests();
-  #endedSeqs = new Map(); // seq of the newest alert that has ended, for each subject
 
   /** Add a listener for changes. Returns a function that removes it. */
   on(listener) {
     this.#listeners.add(listener);
     if (!this.#started) {
       this.#started = true;
-      stream.on({
-        event: (event) => this.#handleEvent(event),
-        reset: () => { this.#alerts.clear(); this.#endedSeqs.clear(); this.read(); },
-      });
+      stream.on({ event: (event) => this.#handleEvent(event), reset: () => { this.#alerts = []; this.read(); } });
       this.read();
     }
     return () => this.#listeners.delete(listener);
   }
 
-  /** Return the current alert about a subject, or undefined. */
-  alert(id) {
-    const findAlert = this.#alerts.get(id);
-    return findAlert && now() - Date.parse(findAlert.time) < ALERT_DURATION ? findAlert : undefined;
-  }
-
-  /** Return the current alert about an automation, a goal or its running task, or undefined. */
+  /** Return the alert about an automation, a goal or its running task that nobody has acknowledged, or undefined. */
   findAlertAbout(item) {
-    const isRelated = (alert) => alert.session === item.session_key || alert.session.startsWith(`${item.session_key}|`);
-    return this.alert(item.id) ?? (item.running ? this.alerts.find(isRelated) : undefined);
+    const isRelated = ({ session_key: key }) => key === item.session_key || key?.startsWith(`${item.session_key}|`);
+    return this.#alerts.find((alert) => alert.subject === item.id && alert.alert !== "paused") ??
+      (item.running ? this.#alerts.find((alert) => alert.task_id && isRelated(alert)) : undefined);
   }
 
   get alerts() {
-    return [...this.#alerts.keys()].map((id) => this.alert(id)).filter(Boolean);
+    return this.#alerts;
   }
 
-  /** Remove an alert that a person has read. */
-  dismiss(id) {
-    if (this.#endAlert(id)) this.#notify();
-  }
-
-  #endAlert(id) {
-    const { seq } = this.#alerts.get(id) ?? {};
-    if (seq) this.#endedSeqs.set(id, seq);
-    return this.#alerts.delete(id);
+  /** Acknowledge an alert for everybody. */
+  async acknowledge(id) {
+    await post(`/alerts/${encodeURIComponent(id)}/ack`);
+    await this.read();
   }
 
   async read() {
     const { accept } = this.#startRequest();
     const replies = await Promise.all([
-      get(`/events?kind=watchdog_alert&before=${Number.MAX_SAFE_INTEGER}&limit=50`),
-      get("/automations?status=paused&limit=200"),
-      get("/goals?status=paused&limit=200"),
+      get("/alerts"),
+      get("/automations?status=paused&limit=200").catch(() => ({ automations: [] })), // a list that cannot be read
+      get("/goals?status=paused&limit=200").catch(() => ({ goals: [] })), // hides no alert
     ]).catch(() => null);
     if (!replies || !accept()) return;
-    const [alertEvents, automations, goals] = replies;
+    const [reply, automations, goals] = replies;
     const addName = (item) => ({ ...item, name: item.title || item.objective || item.prompt });
     this.paused = new Map([...automations.automations, ...goals.goals]
       .filter(needsAttention)
       .map((item) => [item.id, addName(item)]));
-    for (const event of alertEvents.events) this.#addAlert(event);
-    await Promise.all(this.alerts.map(async (alert) => {
-      if (!(await isStillActive(alert)) && this.#alerts.get(alert.subject) === alert) this.#endAlert(alert.subject);
-    }));
-    this.#notify();
-  }
-
-  #addAlert(event) {
-    const { subject } = event.payload;
-    if (event.seq <= Math.max(this.#endedSeqs.get(subject) ?? 0, this.#alerts.get(subject)?.seq ?? 0)) return;
-    this.#alerts.set(event.payload.subject,
-      { ...event.payload, time: event.time, seq: event.seq, session: event.session_key ?? "" });
+    this.#alerts = reply.alerts.filter((alert) => LOUD.has(alert.status));
+    for (const listener of [...this.#listeners]) listener();
   }
 
   #handleEvent(event) {
-    if (event.kind === "watchdog_alert") {
-      this.#addAlert(event);
-      return this.#notify();
-    }
-    const alert = this.#alerts.get(event.task_id);
-    if (alert && (event.kind === "task_finished" || (alert.alert !== "stuck" && !event.kind.startsWith("delivery_"))))
-      this.dismiss(event.task_id);
-    if (!CHANGE_KINDS.test(event.kind)) return undefined;
     const id = getSubject(event);
-    this.dismiss(id);
-    if (event.kind.endsWith("_paused") || this.paused.has(id)) this.#scheduleRead();
-    return undefined;
+    const isAbout = (alert) => alert.subject === id || (alert.task_id && alert.task_id === event.task_id &&
+      (alert.alert !== "stuck" || event.kind === "task_finished"));
+    const mayEnd = this.#alerts.some(isAbout);
+    if (mayEnd || event.kind.startsWith("watchdog_") || event.kind === "delivery_failed" ||
+      event.kind === "delivery_retried" ||
+      (CHANGE_KINDS.test(event.kind) && (event.kind.endsWith("_paused") || this.paused.has(id))))
+      this.#readTimer ??= setTimeout(() => { this.#readTimer = null; this.read(); }, READ_PAUSE);
   }
-
-  #scheduleRead() {
-    this.#readTimer ??= setTimeout(() => { this.#readTimer = null; this.read(); }, 100);
-  }
-
-  #notify() {
-    for (const listener of [...this.#listeners]) listener();
-  }
-}
-
-/** Return whether the reason of a recent alert is still true. */
-async function isStillActive({ subject, time }) {
-  if (!/^(am|g|t)_/.test(subject)) return true;
-  const record = await get(getAddress(encodeSegment(subject))).catch((problem) => problem);
-  if (record instanceof Problem) return record.status !== 404;
-  if (subject.startsWith("t_")) return !["done", "failed", "cancelled"].includes(record.status);
-  return record.status === "active" && record.updated_at <= time;
 }
 
 export const attention = new Attention();

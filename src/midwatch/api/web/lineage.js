@@ -6,6 +6,7 @@ import { getFirstLine, h, setText } from "./dom.js";
 import { createActionButton, createStatus, showToast } from "./parts.js";
 import { formatChannel } from "./model.js";
 import { describeWork } from "./handoff-parts.js";
+import { formatDateTime } from "./time.js";
 
 /** Return the related tasks. A task from a handoff shows its work, because its prompt may start with the history. */
 export function addHandoffWork({ lineage, handoffs }) {
@@ -45,7 +46,11 @@ export function updateNotice(node, delivery) {
   const status = node.querySelector(".status");
   status.dataset.status = delivery.status;
   setText(status, delivery.status);
-  setText(node.querySelector(".why"), delivery.error ?? "").title = delivery.error ?? "";
+  const waits = delivery.status === "pending" && delivery.policy?.startsWith("digest:") && !delivery.attempts &&
+    Date.parse(delivery.due_at) > Date.now();
+  const why = delivery.error ?? (waits ? `in the digest of ${formatDateTime(delivery.due_at)}` : "");
+  const policy = delivery.policy ? ` (notices: ${delivery.policy})` : "";
+  setText(node.querySelector(".why"), why).title = `${why}${policy}`.trim();
   node.querySelector("button").hidden = delivery.status !== "failed" || !desk.may.act;
 }
 

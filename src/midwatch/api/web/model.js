@@ -97,7 +97,7 @@ export function formatStatus(task) {
   if (task.status === "running" && task.stop_requested) return "stopping";
   if (task.status === "running" && task.wait === "approval") return "asking";
   if (task.status === "failed" && task.outcome && task.outcome !== "error") return task.outcome;
-  if (task.status === "done" && task.outcome === "silent") return "silent";
+  if (task.status === "done" && ["silent", "skipped"].includes(task.outcome)) return task.outcome;
   return task.status;
 }
 
@@ -127,6 +127,9 @@ const LINES = {
     ? quote(p.title)
     : `Using ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quote(p.arguments)}` : ""}`),
   tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quote(p.result)}` : ""}`,
+  probe_start: (p) => `Command (${p.probe}): ${quote(p.command)}`,
+  probe_end: (p) => `Command (${p.probe}) ended: ${p.exit_status ?? quote(p.error)}` +
+    `${p.output ? `: ${quote(p.output)}` : ""}`,
   tool_exec_skipped: (p) => `${p.tool} was skipped: ${quote(p.reason)}`,
   hook_decided: (p) => `Hook ${p.hook}${p.failed ? " failed" : ""}: ${p.decision}${p.tool ? ` ${p.tool}` : ""}` +
     `${p.reason ? `: ${quote(p.reason)}` : ""}`,
@@ -197,6 +200,8 @@ const LINES = {
   handoff_cancelled: (p) => `Handoff to ${p.to_agent} was cancelled: ${quote(p.reason)}`,
   handoff_expired: (p) => `Handoff to ${p.to_agent} did not end in time`,
   watchdog_alert: (p) => quote(p.text),
+  watchdog_acknowledged: (p) => `Alert acknowledged: ${p.alert} ${p.subject}`,
+  watchdog_withdrawn: (p) => `Alert over: ${p.alert} ${p.subject}`,
   token_created: (p) => `Token ${p.name} created (${p.role})`,
   token_revoked: (p) => `Token ${p.name} revoked`,
   signed_in: (p) => `Signed in (${p.role})`,
@@ -224,6 +229,7 @@ export function getTone(event) {
   if (["error", "delivery_failed", "task_rescued"].includes(event.kind) || p.is_error) return "bad";
   if (event.kind === "agent_error") return p.level === "warning" ? "warn" : "bad";
   if (event.kind === "hook_decided") return p.failed ? "bad" : "warn";
+  if (event.kind === "probe_end") return p.error ? "bad" : "plain";
   if (event.kind === "goal_completed") return "good";
   if (event.kind === "goal_timed_out") return "bad";
   if (["automation_paused", "goal_paused", "automation_missed", "watchdog_alert"].includes(event.kind)) return "warn";

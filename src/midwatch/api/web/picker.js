@@ -93,3 +93,17 @@ function chooseDirectory(start) {
 function createEntry(name, shape, onclick) {
   return h("li", h("button.quiet", { type: "button", onclick }, icon(shape), h("span.truncate", name)));
 }
+
+const NOTICES = [
+  ["", "as the channel says"], ["all", "all: starts, too"], ["result", "results, failures and questions"],
+  ["changes", "results only if they change"], ["failures", "failures and questions"], ["questions", "questions"],
+  ["digest:hourly", "hourly digest"], ["digest:daily", "daily digest"], ["off", "none"],
+];
+
+/** Return the choice of which notices are sent. A policy with a time of its own stays among the choices. */
+export function createNoticesPicker(chosen = "") {
+  const known = NOTICES.some(([value]) => value === chosen);
+  const choices = known ? NOTICES : [...NOTICES, [chosen, chosen]];
+  return h("select", { name: "notices" },
+    choices.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+}

@@ -70,12 +70,16 @@ def call_of(call: Event) -> str:
     payload = call.payload
     if call.kind.startswith("llm"):
         return f"llm {payload.get('request_id')}"
+    if call.kind.startswith("probe"):
+        return f"probe {payload.get('probe')}"
     return f"tool {payload.get('tool_call_id') or payload.get('tool')}"
 
 
 def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
-    """Return the payload that ends an interrupted call of a model or a tool."""
+    """Return the payload that ends an interrupted call of a model or a tool, or an interrupted command of a task."""
     payload = start.payload
+    if start.kind == "probe_start":
+        return ProbeEnd(probe=payload["probe"], duration=duration, error=why)  # noqa: F405
     if start.kind == "llm_request":
         return LlmResponse(  # noqa: F405
             model=payload.get("model"), finish_reason="cut_off", latency=duration, request_id=payload.get("request_id")

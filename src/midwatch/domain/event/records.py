@@ -361,15 +361,35 @@ class DeliveryRetried(Payload):
 
 @kind("watchdog_alert")
 class WatchdogAlert(Payload):
-    """The watchdog found a problem: `alert` is overdue, stuck or silent.
+    """The watchdog raised or escalated an alert; `alert` is the kind of the problem, and `state` raised or escalated.
 
-    `subject` is the id of the task, automation or goal.
+    `subject` is what the alert is about, such as the id of a task, an automation or a goal.
     """
 
     subject: str
     alert: str
     text: str
     since: str
+    alert_id: str | None = None
+    state: str = "raised"
+
+
+@kind("watchdog_acknowledged")
+class WatchdogAcknowledged(Payload):
+    """A person acknowledged an alert; there are no more notices about it until it is over."""
+
+    alert_id: str
+    subject: str
+    alert: str
+
+
+@kind("watchdog_withdrawn")
+class WatchdogWithdrawn(Payload):
+    """The reason of an alert is over."""
+
+    alert_id: str
+    subject: str
+    alert: str
 
 
 # -- the stream itself -------------------------------------------------------------------------------------------

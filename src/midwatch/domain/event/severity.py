@@ -36,6 +36,7 @@ EXCEPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Severity | None]] = {
     "turn_end": lambda payload: "warning" if payload.get("status") in ("error", "timeout", "budget") else None,
     "llm_response": lambda payload: "warning" if payload.get("finish_reason") == "error" else None,
     "tool_exec_end": lambda payload: "warning" if payload.get("is_error") else None,
+    "probe_end": lambda payload: "warning" if payload.get("error") else None,
     "agent_error": lambda payload: "warning" if payload.get("level") == "warning" else None,
     "agent_exited": lambda payload: "warning" if payload.get("code") else None,
     "task_finished": lambda payload: "error" if payload.get("status") == "failed" else None,

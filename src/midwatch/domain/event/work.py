@@ -419,6 +419,33 @@ class TaskLate(Payload):
     error: str | None = None
 
 
+@kind("probe_start")
+class ProbeStart(Payload):
+    """A command of the task starts: `probe` is when (before the agent is called) or check (after a step of a goal).
+
+    A `probe_end` always follows.
+    """
+
+    probe: str
+    command: str
+    timeout: float
+
+
+@kind("probe_end")
+class ProbeEnd(Payload):
+    """The command of the task ended. Without an `exit_status`, `error` says why it has none.
+
+    `output` is the end of what the command wrote. `passed` is whether the exit status is 0; `duration` is in seconds.
+    """
+
+    probe: str
+    passed: bool = False
+    exit_status: int | None = None
+    duration: float | None = None
+    output: str = ""
+    error: str | None = None
+
+
 @kind("worktree_changed")
 class WorktreeChanged(Payload):
     """A worktree was created (`status` is kept), merged into a branch, or removed.

@@ -50,5 +50,10 @@ UNION ALL SELECT {task} FROM tasks WHERE id IN (SELECT id FROM following) AND st
 -- runs: the tasks of an automation or a goal, newest first
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit
 
+-- results: the last ended runs of an automation that have a result or an error, newest first
+SELECT {task} FROM tasks
+WHERE cause_id = :id AND cause = :cause AND status IN ('done', 'failed') AND outcome NOT IN ('skipped', 'transferred')
+ORDER BY id DESC LIMIT :limit
+
 -- prune: automations that were deleted long ago
 DELETE FROM automations WHERE status = 'deleted' AND deleted_at < :before RETURNING account_id

@@ -9,8 +9,10 @@ UPDATE event_head SET last_seq = last_seq
 -- append: store one event
 INSERT INTO events ({event}) VALUES ({event_marks})
 
--- last_of_task: the newest event of a task, except alerts of the watchdog
-SELECT {event} FROM events WHERE task_id = :task_id AND kind <> 'watchdog_alert' ORDER BY seq DESC LIMIT 1
+-- last_of_task: the newest event of a task, except those about alerts of the watchdog
+SELECT {event} FROM events
+WHERE task_id = :task_id AND kind NOT IN ('watchdog_alert', 'watchdog_acknowledged', 'watchdog_withdrawn')
+ORDER BY seq DESC LIMIT 1
 
 -- bounds: the first and last seq of the log
 SELECT oldest_seq, last_seq FROM event_head
@@ -21,7 +23,8 @@ SELECT 1 FROM events WHERE task_id = :task_id AND attempt = :attempt AND kind = 
 -- of_attempt: start and end events of one attempt, in order
 SELECT {event} FROM events
 WHERE task_id = :task_id AND attempt = :attempt
-  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response')
+  AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response',
+    'probe_start', 'probe_end')
 ORDER BY seq
 
 -- prunable: the seqs and times of the first events after a seq

@@ -53,6 +53,10 @@ def list_runs(tx: Tx, automation_id: str, limit: int = 20) -> list[Task]:
     return tx.find_all(Task, "automation.runs", id=automation_id, cause="automation", limit=limit)
 
 
+def list_results(tx: Tx, automation_id: str, limit: int) -> list[Task]:
+    return tx.find_all(Task, "automation.results", id=automation_id, cause="automation", limit=limit)
+
+
 def prune(tx: Tx, before: int) -> int:
     rows = list(tx.rows("automation.prune", {"before": before}))
     account.prune(tx, {name for (name,) in rows if name})

@@ -7,6 +7,7 @@ from typing import Any
 
 from midwatch.base.errors import Conflict, LeaseLost
 from midwatch.domain import (
+    alert,
     approval,
     automation,
     channel,
@@ -162,6 +163,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "steer": steering.TRANSITIONS,
     "handoff": handoff.TRANSITIONS,
     "context_item": context_item.TRANSITIONS,
+    "alert": alert.TRANSITIONS,
     "firing": trigger.TRANSITIONS,
 }
 

@@ -15,6 +15,7 @@ from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
 from midwatch.domain.listing import Listing
+from midwatch.domain.notice import start_notice
 from midwatch.domain.store import STEP_SECONDS
 from midwatch.domain.task import OPEN, Task
 from midwatch.domain.task_store import Claim, Claims, SubmitResult, Summary, TaskFilter
@@ -169,7 +170,7 @@ def _claim_tasks(tx: Tx, tasks: list[Task], request: ClaimRequest, now: int) -> 
         started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
         tx.events.append(event(started, now, **steps.meta(running)))
         if running.route:
-            add_deliveries(tx, steps.start_notice(running, now))
+            add_deliveries(tx, start_notice(running, now))
         tx.moves.append(Move(task.id, "pending", "running"))
         claims.append(Claim(running, token))
         changed.append({**fields, "id": task.id})

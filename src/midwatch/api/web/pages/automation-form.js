@@ -9,7 +9,7 @@ import {
   createField, createFormButtons, createPageHead, createSegments, focusFirst, handleSubmit, showProblem, showReadOnly,
   submitWithKey,
 } from "../parts.js";
-import { createAgentPicker, createDirectoryPicker } from "../picker.js";
+import { createAgentPicker, createDirectoryPicker, createNoticesPicker } from "../picker.js";
 import { getName } from "../automation-parts.js";
 import { formatInterval } from "../time.js";
 import { createWebhookFields, showWebhooks, takeWebhook } from "../trigger-parts.js";
@@ -100,11 +100,22 @@ export async function renderAutomationForm(main, page, automation) {
           input("timeout", automation?.timeout_seconds ? formatInterval(automation.timeout_seconds) : "",
             { placeholder: "agent default; e.g. 10m" }),
           "A run that takes longer fails."),
+        createField("Only if", input("when", automation?.when_command,
+          { placeholder: "none; e.g. test -s inbox", class: "mono", spellcheck: false }),
+          "A command that runs first. Exit status 0 starts the run, 1 skips it."),
+        createField("Earlier results", input("history", String(automation?.history ?? 0),
+          { type: "number", min: 0, max: 10, class: "num" }),
+          "How many results of the last runs the prompt contains."),
+        createField("Variables", h("textarea.mono", {
+          name: "env", rows: 2, spellcheck: false, value: formatEnv(automation?.env), placeholder: "NAME=value",
+        }), "One per line, for the programs of the runs. *** keeps a secret value."),
         createField("Quiet token", input("quiet", automation?.quiet, { placeholder: "none; e.g. NOTHING" }),
           "A reply that is only this text is not sent. A pattern: /^(OK|nothing new)/"),
         createField("Notify", input("route", automation?.route,
-          { placeholder: "default; e.g. console" }),
-          "The channel that gets notices about the runs.")),
+          { placeholder: "default; e.g. console or phone team:#ops" }),
+          "The channels that get notices about the runs, with blanks between them."),
+        createField("Notices", createNoticesPicker(automation?.notices ?? ""),
+          "Which notices are sent. A digest is one message with all results.")),
       h("label.check.fresh", h("input", { type: "checkbox", name: "fresh", checked: automation?.fresh ?? false }),
         "Start a new session for each run")),
     createFormButtons(button,
@@ -144,8 +155,23 @@ const splitList = (text) => text.split(",").map((item) => item.trim()).filter(Bo
 function readForm(form) {
   const values = gatherBudget(Object.fromEntries(new FormData(form)));
   for (const name of LISTS) values[name] = splitList(values[name]);
-  return { ...values, max_runs: Number(values.max_runs) || 0, fresh: form.elements.fresh.checked };
+  const fresh = form.elements.fresh.checked;
+  const [most, history] = [Number(values.max_runs) || 0, Number(values.history) || 0];
+  return { ...values, max_runs: most, history, env: parseEnv(values.env), fresh };
 }
+
+const formatEnv = (env) => Object.entries(env ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
+
+/** Return the variables in the lines of a text; null if there are none. */
+function parseEnv(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const pairs = lines.map((line) => [line.split("=", 1)[0].trim(), line.slice(line.split("=", 1)[0].length + 1)]);
+  return lines.length ? Object.fromEntries(pairs) : null;
+}
+
+/** Return a change of variables: an empty value removes those that are gone. */
+const changeEnv = (before, after) =>
+  after && { ...Object.fromEntries(Object.keys(before ?? {}).map((name) => [name, ""])), ...after };
 
 /** Split the values of the form into the schedule for the request and the rest. */
 function splitValues({ kind, times, zone, ...rest }) {
@@ -168,7 +194,8 @@ function collectChanges(first, values) {
   const isMoved = ["kind", "times", "zone"].some((name) => first[name] !== values[name]);
   const changes = Object.entries(rest)
     .filter(([name, value]) => JSON.stringify(first[name]) !== JSON.stringify(value))
-    .map(([name, value]) => [name, value === "" && name !== "title" ? null : value]);
+    .map(([name, value]) => [name, value === "" && name !== "title" ? null : value])
+    .map(([name, value]) => [name, name === "env" ? changeEnv(first.env, value) : value]);
   return { ...(isMoved ? schedule : {}), ...Object.fromEntries(changes) };
 }
 

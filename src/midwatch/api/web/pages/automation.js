@@ -188,7 +188,7 @@ function updateRunRow(node, run) {
     : "";
   const tokens = sumTokens(run.usage);
   setText(node.parts.tokens, tokens === null ? "–" : formatTokens(tokens));
-  node.parts.outcome.title = run.error ?? formatOutcome(run);
+  node.parts.outcome.title = run.error ?? (run.outcome === "skipped" ? run.result : formatOutcome(run));
 }
 
 const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
@@ -213,10 +213,15 @@ function drawFacts(list, automation, when) {
     ["Missed runs", missed], ["Name", automation.name], ["Overlap", OVERLAPS[automation.overlap]],
     ["Waiting run", automation.waiting_run_at ? `due ${formatDateTime(automation.waiting_run_at)}` : null],
     ["Days off", automation.days_off.join(", ")], ["Quiet hours", automation.quiet_hours.join(", ")],
+    ["Runs if", automation.when_command &&
+      `${automation.when_command} (at most ${formatPeriod(automation.when_timeout)})`],
+    ["Variables", Object.entries(automation.env ?? {}).map(([name, value]) => `${name}=${value}`).join(" ")],
+    ["Earlier results", automation.history ? `the last ${automation.history}, in the prompt` : null],
     ["Each run", formatLimits(automation.budget)], ["When spent", MODES[automation.on_budget]],
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
     ["Quiet", automation.quiet ? `a reply “${automation.quiet}” is not sent` : null], ["Notify", automation.route],
+    ["Notices", automation.notices],
     ["Tags", automation.tags.join(", ")],
     ["Created", `${formatDateTime(automation.created_at)}${automation.creator ? ` by ${automation.creator}` : ""}`],
   ]);

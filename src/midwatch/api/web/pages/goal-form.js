@@ -9,7 +9,7 @@ import {
   createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
   submitWithKey,
 } from "../parts.js";
-import { createAgentPicker, createDirectoryPicker } from "../picker.js";
+import { createAgentPicker, createDirectoryPicker, createNoticesPicker } from "../picker.js";
 
 export default async function renderNewGoal(main, page) {
   page.setTitle("New goal");
@@ -31,9 +31,12 @@ export default async function renderNewGoal(main, page) {
       h("div.form-row.more-fields",
         createField("Verifier", text("verifier", "none; name of an agent"),
           "A second agent that checks the result before the goal is complete."),
+        createField("Check", text("check", "none; e.g. make test"),
+          "A command that runs after each step. Exit status 0 completes the goal."),
         createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
         createField("Notify", text("route", "default; e.g. console"),
-          "The channel that gets a notice when the goal ends."))),
+          "The channels that get notices when the goal ends or pauses."),
+        createField("Notices", createNoticesPicker(), "Which notices are sent."))),
     createFormButtons(button));
   handleSubmit(form, button, async (values) => {
     if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });

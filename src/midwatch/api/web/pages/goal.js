@@ -16,6 +16,7 @@ import { formatDateTime, formatPeriod } from "../time.js";
 import { createGoalBudget } from "./goal-form.js";
 import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
 import { formatTokens, sumTokens } from "../figures.js";
+import { describeProbe } from "../probe-parts.js";
 
 const STEPS = 200;
 
@@ -113,7 +114,7 @@ function drawAll(view, data, page) {
   updateMeters(view.budget, goal);
   const texts = [
     ["Evidence", goal.evidence], ["Missing, according to the verifier", isOpenGoal(goal) ? goal.missing : null],
-    ["Summary of the latest step", goal.summary],
+    ["Latest check", goal.last_check && formatCheck(goal.last_check)], ["Summary of the latest step", goal.summary],
   ].filter(([, text]) => text);
   renderKeyed(view.texts, texts, ([title]) => title,
     ([title]) => createTextPanel(title, h("div.plain-text.clamped-text")),
@@ -124,6 +125,9 @@ function drawAll(view, data, page) {
   view.noSteps.hidden = steps.length > 0;
   drawFacts(view.facts, goal);
 }
+
+const formatCheck = (check) =>
+  `${check.command}\n${describeProbe({ ...check, error: check.problem, duration: check.seconds })}\n\n${check.output}`;
 
 function createStepRow(step) {
   const parts = {
@@ -198,14 +202,19 @@ async function openEditForm(goal) {
     createField("Objective", h("textarea", { name: "objective", rows: 5, value: goal.objective })),
     createField("Deadline", h("input", { name: "deadline", value: goal.deadline_at, autocomplete: "off" }),
       "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
+    createField("Check", h("input.mono",
+      { name: "check", value: goal.check_command ?? "", autocomplete: "off", spellcheck: false, placeholder: "none" }),
+      "A command that runs after each step. Exit status 0 completes the goal."),
     createGoalBudget(goal),
   ], "Save", async (values) => {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
-      .map(([name, value]) => [name, value || (name.startsWith("max_") ? "0" : name === "on_budget" ? null : "")]));
+      .map(([name, value]) => [name, value || clearValue(name)]));
     if (Object.keys(changes).length) await patch(`/goals/${goal.id}`, changes);
   });
 }
+
+const clearValue = (name) => (name.startsWith("max_") ? "0" : ["on_budget", "check"].includes(name) ? null : "");
 
 async function clearGoal(goal, leave) {
   if (!(await confirmAction("Clear this goal? It is removed and a running step is stopped. Its tasks are kept.",
@@ -217,12 +226,12 @@ async function clearGoal(goal, leave) {
 
 function drawFacts(list, goal) {
   renderFacts(list, [
-    ["Agent", goal.agent], ["Verifier", goal.verifier], ["Directory", goal.workdir],
+    ["Agent", goal.agent], ["Verifier", goal.verifier], ["Check", goal.check_command], ["Directory", goal.workdir],
     ["Session", createSessionLink(goal.session_key)],
     ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
     ["When spent", MODES[goal.on_budget]],
     ["Failures", goal.errors ? `${goal.errors} in a row` : null],
-    ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route],
+    ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route], ["Notices", goal.notices],
     ["Created", `${formatDateTime(goal.created_at)}${goal.creator ? ` by ${goal.creator}` : ""}`],
     ["Ended", goal.completed_at ? formatDateTime(goal.completed_at) : null],
   ]);

@@ -11,7 +11,7 @@ import { icon } from "../icons.js";
 import { applyEvent, createTask, formatWait } from "../model.js";
 import {
   createAgo, createCommand, createElapsed, createEmpty, createFailure, createPageHead, createPanel, createSkeleton,
-  createStatus, formatPrompt, setAttribute, updateElapsed, updateStatus,
+  createStatus, formatPrompt, runAction, setAttribute, updateElapsed, updateStatus,
 } from "../parts.js";
 import { stream } from "../stream.js";
 import { formatDuration, getMidnight } from "../time.js";
@@ -142,29 +142,30 @@ function drawAttention(list) {
   const alerts = attention.alerts.map((alert) => {
     const [title, ...rest] = alert.text.split("\n");
     return {
-      key: `alert ${alert.subject} ${alert.seq}`, id: alert.subject, title, text: rest.join(" "), at: alert.time,
-      alert: true,
+      key: `alert ${alert.id} ${alert.subject} ${alert.alert} ${alert.status}`, id: alert.id, title,
+      text: rest.join(" "), at: alert.since, href: getAddress(alert.subject, alert.task_id), alert: true,
     };
   });
-  const paused = [...attention.paused.values()].map((item) => ({
+  const known = new Set(attention.alerts.map((alert) => alert.subject));
+  const paused = [...attention.paused.values()].filter((item) => !known.has(item.id)).map((item) => ({
     key: `paused ${item.id} ${item.revision}`, id: item.id, title: `Paused: ${getFirstLine(item.name)}`,
-    text: formatPause(item).replace(/^Paused: /, ""),
+    text: formatPause(item).replace(/^Paused: /, ""), href: getAddress(item.id),
     at: item.updated_at,
   }));
   const all = [...alerts, ...paused];
   renderKeyed(list, all, (item) => item.key, (item) => h("li",
-    h("a.row.attention-row", { href: getAddress(item.id) }, h("span.warn-text", icon("alert")),
+    h("a.row.attention-row", { href: item.href }, h("span.warn-text", icon("alert")),
       h("span.truncate.row-title", item.title), createAgo(item.at),
       h("span.row-sub.truncate", { title: item.text }, item.text)),
-    item.alert ? createDismissButton(item) : null));
+    item.alert && item.id ? createAcknowledgeButton(item) : null));
   list.hidden = !all.length;
   return all.length;
 }
 
-function createDismissButton(item) {
-  const button = h("button.icon-button.dismiss", { type: "button", title: "Dismiss" }, icon("cross", 14));
-  button.setAttribute("aria-label", `Dismiss: ${item.title}`);
-  button.addEventListener("click", () => attention.dismiss(item.id));
+function createAcknowledgeButton(item) {
+  const button = h("button.icon-button.dismiss", { type: "button", title: "Acknowledge" }, icon("cross", 14));
+  button.setAttribute("aria-label", `Acknowledge: ${item.title}`);
+  button.addEventListener("click", () => runAction(button, () => attention.acknowledge(item.id)));
   return button;
 }
 

@@ -4,7 +4,7 @@ import { post } from "../api.js";
 import { createNavigator } from "../app.js";
 import { createBudgetFields, gatherBudget, LIMIT_NAMES } from "../budget.js";
 import { createRequestKey, h } from "../dom.js";
-import { createAgentPicker, createDirectoryPicker } from "../picker.js";
+import { createAgentPicker, createDirectoryPicker, createNoticesPicker } from "../picker.js";
 import { desk } from "../desk.js";
 import {
   createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
@@ -40,11 +40,12 @@ export default async function renderNewTask(main, page) {
         createField("Priority", number("priority", { min: -100, max: 100, value: "0" }),
           "-100 to 100; higher starts first."),
         createField("Notify", text("route", "default; e.g. console"),
-          "The channel that gets notices about its start and end."))),
+          "The channels that get notices about it, with blanks between them."),
+        createField("Notices", createNoticesPicker(), "Which notices are sent."))),
     createFormButtons(button));
   handleSubmit(form, button, async (values) => {
     if (!values.prompt.trim()) return showProblem(form, { field: "prompt", message: "Enter a prompt." });
-    const texts = ["agent", "workdir", "timeout", "delay", "route", "on_budget"];
+    const texts = ["agent", "workdir", "timeout", "delay", "route", "notices", "on_budget"];
     const body = { prompt: values.prompt, budget: gatherBudget(values).budget, ...pickFilled(values, texts) };
     if (Number(values.priority)) body.priority = Number(values.priority);
     const navigate = createNavigator();

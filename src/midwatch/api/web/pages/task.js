@@ -18,6 +18,7 @@ import {
   setAttribute, showToast, updateElapsed, updateStatus,
 } from "../parts.js";
 import { Partial } from "../partial.js";
+import { createProbePanel } from "../probe-parts.js";
 import { isBelow } from "../spans.js";
 import { drawSteps } from "../steps.js";
 import { loadSnapshot, stream } from "../stream.js";
@@ -208,6 +209,7 @@ function buildPage(main, data, page) {
     view.isWorkAtEnd = isScrolledToEnd(work.body);
   }, { passive: true });
   view.worktree = createWorktreePanel(page);
+  view.probe = createProbePanel();
   const output = createPanel("Output", {
     name: "task-output", content: [view.output],
     actions: [createCopyButton(() => data.task?.result ?? data.partial ?? "", "Copy the output")],
@@ -228,7 +230,8 @@ function buildPage(main, data, page) {
   view.body = h("div", { hidden: true }, createDetailHead("/tasks", "Tasks", view.title, view.buttons),
     h("p.task-line", view.status, h("span", view.time), h("span.dim", "last activity ", view.last),
       h("span.dim", view.wait, " ", view.due), h("span.spacer"), view.id),
-    h("div.task-grid", h("div.stack", prompt.node, work.node, output.node, view.worktree.node, view.approvals),
+    h("div.task-grid", h("div.stack", prompt.node, work.node, output.node, view.probe.node, view.worktree.node,
+        view.approvals),
       h("div.stack", timeline.node, about.node, lineage.node, deliveries.node)));
   view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
@@ -266,6 +269,7 @@ function drawAll(view, data, page) {
   }
   drawWork(view, data);
   view.worktree.show(task);
+  view.probe.show(sortEvents(data));
   drawOutput(view.output, view.outputTitle, data);
   drawEvents(view, data);
   const spent = sumSpent(task, data.account, sortEvents(data));
@@ -350,7 +354,8 @@ function drawFacts(list, task, account) {
   renderFacts(list, [
     ["Agent", task.agent], ["Directory", task.workdir],
     ["Session", task.session_key && !task.session_key.startsWith("bg:") ? createSessionLink(task.session_key) : null],
-    ["Cause", createCause(task)], ["Notify", task.route], ["Priority", task.priority || null],
+    ["Cause", createCause(task)], ["Notify", task.route], ["Notices", task.notices],
+    ["Priority", task.priority || null],
     ["Timeout", task.timeout_seconds ? formatPeriod(task.timeout_seconds) : null],
     ["Submitted", `${formatDateTime(task.created_at)}${task.creator ? ` by ${task.creator}` : ""}`],
     ["Due", task.due_at > task.created_at && !task.started_at ? formatDateTime(task.due_at) : null],
