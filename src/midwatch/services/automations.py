@@ -33,7 +33,6 @@ from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize,
 from midwatch.services.chain_links import check_links, resolve_links
 from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
-from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_stops import stop_work
 from midwatch.services.tasks import Tasks
 
@@ -88,7 +87,7 @@ class Automations(ManagedRecords[Automation]):
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
         parent = agent_task(actor)
         if parent is not None:
-            wish["approvals"] = await inherit_rules(self._store, parent)
+            wish["approvals"] = await self._tasks.authorization.inherit_rules(parent)
         check_env(wish.get("env"))
         wish["env"] = change_env(None, wish.get("env"))
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
