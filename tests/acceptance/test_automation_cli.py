@@ -12,7 +12,7 @@ import pytest
 
 from commands import run
 from midwatch.wire.automations import AutomationInfo
-from midwatch.wire.goals import GoalInfo
+from midwatch.wire.goals import SavedGoal
 from servers import PROGRAM, Server, environment, eventually
 
 CONFIG = f"""
@@ -24,6 +24,12 @@ calendars = {{ holidays = {{ days = ["2026-03-30..2026-04-06"] }} }}
 [agents.shell]
 kind = "command"
 argv = ["sh", "-c", "{{prompt}}"]
+
+[agents.talker]
+kind = "command"
+argv = ["sh", "-c", "echo thread: 1"]
+resume_argv = ["sh", "-c", "echo again"]
+thread_pattern = "thread: (.*)"
 
 [agents.claimer]
 kind = "command"
@@ -362,7 +368,7 @@ def notices(desk: Desk, goal_id: str) -> list[str]:
 
 async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> None:
     goal = served.run_json("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
-    assert set(goal) == set(GoalInfo.__annotations__)
+    assert set(goal) == set(SavedGoal.__annotations__)
     ended_goal = await served.until(
         lambda: served.run_json("goal", "show", goal["id"]), lambda shown: shown["status"] != "active"
     )
@@ -398,7 +404,7 @@ async def test_an_agent_delays_its_goal(served: Desk) -> None:
 
 
 async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
-    other_goal = served.run_json("goal", "set", "not yours", "--session", "chat:1")
+    other_goal = served.run_json("goal", "set", "not yours", "--session", "chat:1", "--agent", "talker")
     assert other_goal["status"] == "waiting_for_session"
     (served.work / "other").write_text(other_goal["id"])
     goal = served.run_json("goal", "set", "meddle", "--agent", "intruder")
@@ -426,17 +432,27 @@ async def test_a_second_agent_must_verify_the_goal(served: Desk) -> None:
 
 async def test_a_person_manages_a_goal(either: Desk) -> None:
     assert "midwatch goal set" in either("goal", "list").stdout
+    of_talker = ("--session", "chat:1", "--agent", "talker")
     goal = either.run_json(
-        "goal", "set", "talk first", "--session", "chat:1", "--deadline", "2999-01-01T09:00", "--tz", "UTC"
+        "goal", "set", "talk first", *of_talker, "--name", "talk", "--deadline", "2999-01-01T09:00", "--tz", "UTC"
     )
     key = goal["id"]
     assert (goal["status"], goal["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
-    assert "has an open goal" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
+    assert (goal["max_steps"], goal["warnings"]) == (50, [])
+    assert "has an open goal" in either.run_refused(4, "goal", "set", "another", *of_talker, "--name", "talk")
+    second = either.run_json("goal", "set", "another", *of_talker, "--every", "10m", "--max-steps", "0")
+    assert (second["every_seconds"], second["max_steps"]) == (600.0, 0)
+    assert "every 10m" in either("goal", "list", "--scope", "chat:chat:1").stdout
+    assert "several goals are open" in either.run_refused(4, "goal", "show", "--scope", "chat:chat:1")
+    assert "does not report its tokens" in either("goal", "edit", second["id"], "--max-tokens", "9").stderr
+    either("goal", "clear", second["id"])
+    assert either.run_json("goal", "show", "--scope", "chat:chat:1")["id"] == key
+    assert either.run_json("goal", "show", "talk")["id"] == key
     edited = either.run_json("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
     assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
     assert edited["deadline_at"] < goal["deadline_at"]
     assert "session" in either.run_refused(4, "goal", "step", key)
-    assert f"midwatch goal resume {key}" in either("goal", "pause", key).stdout
+    assert f"midwatch goal resume {key}" in either("goal", "pause", "talk").stdout
     assert either.run_json("status")["goals"]["paused"] == [key]
     assert "Goals: 1 paused" in either("status").stdout
     assert f"midwatch goal resume {key}" in either("goal", "show", key).stdout
@@ -446,13 +462,13 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     ] == [key]
     done = either.run_json("goal", "complete", key, "--evidence", "I saw it")
     assert (done["status"], done["evidence"]) == ("complete", "I saw it")
-    again = either.run_json("goal", "set", "another", "--session", "chat:1")
+    again = either.run_json("goal", "set", "another", *of_talker)
     assert "is removed" in either("goal", "clear", again["id"]).stdout
     assert "midwatch goal list" in either.run_refused(3, "goal", "show", again["id"])
 
 
 async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
-    goal = either.run_json("goal", "set", "x", "--session", "chat:1")
+    goal = either.run_json("goal", "set", "x", "--session", "chat:1", "--agent", "talker")
     assert either.run_json("goal", "show", MIDWATCH_GOAL=goal["id"])["id"] == goal["id"]
     assert either.run_json("goal", "complete", MIDWATCH_GOAL=goal["id"])["status"] == "complete"
     assert "only an active goal" in either.run_refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=goal["id"])

@@ -250,10 +250,10 @@ async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> 
     await page.get_by_label("Maximum work time").fill("2h")
     await page.get_by_label("When the budget is spent").select_option("stop")
     await page.get_by_role("button", name="Create goal").click()
-    await expect(page.locator(".field-error:visible")).to_have_text("max_tokens: it must be a whole number.")
+    await expect(page.locator(".field-error:visible")).to_have_text("the budget's tokens must be a whole number.")
     await page.get_by_label("Maximum tokens").fill("1000000")
     await page.get_by_role("button", name="Create goal").click()
-
+    await expect(page.locator(".toast")).to_contain_text("demo does not report its tokens")
     await expect(page.get_by_role("heading", name="every gull is counted", level=1)).to_be_visible()
     status = page.locator(".task-line .status")
     await expect(status).to_have_text("running")

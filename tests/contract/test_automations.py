@@ -132,13 +132,19 @@ async def test_automations_deleted_long_ago_are_removed(store: Store) -> None:
     assert [automation.id for automation in await store.list_automations(statuses=("active", "deleted"))] == ["am_2"]
 
 
-async def test_a_scope_has_one_open_goal(store: Store) -> None:
-    await put(store, GOAL)
+async def test_a_scope_has_several_goals_with_different_names(store: Store) -> None:
+    named = replace(GOAL, id="g_2", name="tests", starts=(1, NOW))
+    await put(store, replace(named, id="g_0", status="complete"), named)
     with pytest.raises(Conflict):
-        await put(store, replace(GOAL, id="g_2"))
-    await put(store, replace(GOAL, id="g_3", scope_id="bob"), replace(GOAL, id="g_4", status="complete"))
-    assert await store.find_open_goal(("user", "ann")) == GOAL
-    assert await store.find_open_goal(("chat", "ann")) is None
+        await put(store, replace(named, id="g_5"))
+    await put(store, GOAL, replace(named, id="g_3", scope_id="bob"), replace(GOAL, id="g_4", status="complete"))
+    assert [goal.id for goal in await store.list_named_goals("tests")] == ["g_3", "g_2", "g_0"]
+    of_ann = await store.list_goals(scope=("user", "ann"))
+    assert [goal.id for goal in of_ann] == ["g_4", "g_2", "g_1", "g_0"] and of_ann[1] == named
+    assert [goal.id for goal in await store.list_goals(("active",), 1, ("user", "ann"))] == ["g_2"]
+    assert await store.list_goals(scope=("chat", "ann")) == []
+    for name in ("g_0", "g_2"):
+        assert await store.delete_goal(name, GOAL.revision, Changes())
     assert await store.get_goal("g_1") == GOAL
     assert {stored_goal.id for stored_goal in await store.list_goals()} == {"g_1", "g_3", "g_4"}
     assert [stored_goal.id for stored_goal in await store.list_goals(("complete",))] == ["g_4"]

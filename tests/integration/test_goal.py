@@ -17,12 +17,15 @@ from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
 from midwatch.domain.goal import LAST_SECONDS, Goal
+from midwatch.domain.goal_pace import ALIKE, SHORT
 from midwatch.domain.goal_step import MOST_ERRORS
+from midwatch.domain.identity import Actor
 from midwatch.domain.task import AUTOMATION_PAUSES, Task
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, tool
 from servers import until
 
 HOUR = 3600.0
+RESTS = (SHORT, ALIKE, "6 steps started within a minute")
 Look = Callable[[], Awaitable[Any]]
 
 
@@ -35,9 +38,16 @@ class GoalDesk:
     async def goal(self, **fields: Any) -> Goal:
         return await self.desk.goals.create("reach it", **{"agent": "it", "route": "there", **fields})
 
+    async def skip_rest(self, goal: Goal) -> Goal:
+        """Return the stored goal. If it rests between two steps, let this time pass."""
+        stored_goal = await self.desk.goals.get(goal.id)
+        if stored_goal.delay_reason in RESTS and stored_goal.next_run_at and stored_goal.status == "active":
+            await self.clock.advance(max(0, stored_goal.next_run_at - self.clock.now()) / SECOND)
+        return stored_goal
+
     async def wait_for_status(self, goal: Goal, status: str) -> Goal:
         async def look() -> Goal | None:
-            stored_goal = await self.desk.goals.get(goal.id)
+            stored_goal = await self.skip_rest(goal)
             return stored_goal if stored_goal.status == status else None
 
         return await until(look)  # type: ignore[no-any-return]
@@ -46,6 +56,7 @@ class GoalDesk:
         """Return the tasks of the goal once so many have ended, in the order of their creation."""
 
         async def look() -> list[Task] | None:
+            await self.skip_rest(goal)
             done = {step.id: step for step in await self.desk.goals.steps(goal.id) if not step.open}
             events = await self.desk.store.read_events(0, EventFilter(kinds=("goal_step",)))
             return [done[event.task_id] for event in events if event.task_id in done] if len(done) >= count else None
@@ -255,7 +266,7 @@ async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(hom
     async with open_desk(home, it=mind.agent) as on:
         goal = await on.goal()
         now = await on.wait_for_status(goal, "paused")
-        assert (now.step, mind.count) == (7, 7)
+        assert (now.step, mind.count) == (6, 6)
         assert await on.notices(goal) == ["goal_paused"]
 
 
@@ -401,7 +412,7 @@ async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, d
     async with open_desk(home, it=mind.agent) as on:
         goal = await on.goal()
         step = await on.wait_for_running_step(goal)
-        await getattr(on.desk.goals, deed)(goal.id)
+        await getattr(on.desk.goals, deed)(goal.id, **({"stop": True} if deed == "pause" else {}))
         assert (await on.desk.tasks.wait(step.id)).status == "cancelled"
         await on.advance(HOUR)
         assert mind.count == 1
@@ -569,3 +580,125 @@ async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
         assert len(await on.desk.goals.steps(goal.id)) == 1
         await on.desk.goals.clear(goal.id)
         gate.set()
+
+
+# -- brakes ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quick_agent_starts_few_steps_and_pauses_at_its_limit(home: Path) -> None:
+    """The agent answers at once, each time with other words and a tool, so that only the limit per minute holds it."""
+
+    async def quick(turn: Turn) -> str:
+        await tool("edit")(turn)
+        return f"done {mind.count}"
+
+    mind = AgentPlan(quick)
+    async with open_desk(home, it=mind.agent) as on:
+        goal = await on.goal(max_steps=20)
+        assert (await on.wait_for_status(goal, "paused")).step == 20
+        events = await on.desk.store.read_events(0, EventFilter(kinds=("goal_step",)))
+        times = [event.time for event in events]
+        assert all(later - first >= 60 * SECOND for first, later in zip(times, times[6:], strict=False))
+    assert Settings.load(home).goals.defaults()["max_steps"] == 50
+
+
+@pytest.mark.parametrize("how", ["cancel", "abort", "stop"])
+async def test_a_person_who_stops_a_step_pauses_its_goal(home: Path, how: Any) -> None:
+    gate = asyncio.Event()
+    mind = AgentPlan(work_until(gate))
+    async with open_desk(home, it=mind.agent) as on:
+        goal = await on.goal()
+        step = await on.wait_for_running_step(goal)
+        if how == "cancel":
+            await on.desk.tasks.cancel(step.id, actor="ann")
+        else:
+            await on.advance(1)
+            await until(lambda: on.desk.store.get_session(step.session_key))
+            await on.desk.sessions.interrupt(step.session_key, how, actor="ann")
+        now = await on.desk.goals.get(goal.id)
+        did = "asked for the final answer of its step" if how == "stop" else "stopped its step"
+        assert (now.status, now.paused_why) == ("paused", f"ann {did} {step.id}")
+        gate.set()
+        assert (await on.desk.tasks.wait(step.id)).status == ("done" if how == "stop" else "cancelled")
+        await on.advance(HOUR)
+        assert (mind.count, (await on.desk.goals.get(goal.id)).summary) == (1, "worked" if how == "stop" else None)
+        (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
+        assert f"midwatch goal resume {goal.id}" in delivery.text
+
+
+async def test_a_pause_lets_the_step_finish_and_its_claim_count(home: Path) -> None:
+    gate = asyncio.Event()
+    mind = AgentPlan(fails())
+    claim = mind.claims("it is done")
+
+    async def claims_late(turn: Turn) -> Any:
+        await gate.wait()
+        return await claim(turn)
+
+    mind.turns = (claims_late,)
+    async with open_desk(home, it=mind.agent) as on:
+        mind.desk = on.desk
+        goal = await on.goal()
+        step = await on.wait_for_running_step(goal)
+        assert (await on.desk.goals.pause(goal.id)).status == "paused"
+        gate.set()
+        assert (await on.desk.tasks.wait(step.id)).status == "done"
+        now = await on.wait_for_status(goal, "complete")
+        assert (now.evidence, now.summary, mind.count) == ("the tests pass", "it is done", 1)
+
+
+async def test_the_deadline_stops_the_last_step_of_a_paused_goal(home: Path) -> None:
+    terms = AgentTerms(timeout_seconds=None, on_crash="rerun")
+    mind = AgentPlan(ask("May I?"), terms=terms)  # its timeout stands still while it waits
+    async with open_desk(home, it=mind.agent) as on:
+        goal = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
+        await until(lambda: on.desk.approvals.list("pending"))
+        (step,) = await on.desk.goals.steps(goal.id)
+        await on.desk.goals.pause(goal.id)
+        await on.advance(HOUR + 1)
+        await on.wait_for_status(goal, "timeout")
+        assert (await on.desk.tasks.wait(step.id)).status in ("cancelled", "done")  # its question expires then, too
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_a_goal_does_not_wait_for_a_thread_that_cannot_come(home: Path, threads: bool) -> None:
+    terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", threads=threads)
+    mind = AgentPlan(result("hi"), work_until(asyncio.Event()), name="chat", terms=terms)
+    other = AgentPlan(work_until(asyncio.Event()), name="other")
+    async with open_desk(home, chat=mind.agent, other=other.agent) as on:
+        await on.desk.sessions.create(agent="chat", key="chat:1")
+        goal = await on.goal(agent=None, session_key="chat:1")
+        assert goal.status == ("waiting_for_session" if threads else "active")
+        if threads:
+            await on.desk.sessions.send("chat:1", "hello")  # its answer shows that the agent reports no thread
+            await on.wait_for_running_step(goal)
+        await on.desk.goals.clear(goal.id)
+        second = await on.goal(agent="other", session_key="chat:1")  # no thread is lost
+        assert ((await on.wait_for_running_step(second)).agent, second.status) == ("other", "active")
+        await on.desk.goals.clear(second.id)
+
+
+async def test_clearing_a_goal_cancels_the_work_that_its_steps_submitted(home: Path) -> None:
+    mind = AgentPlan(fails(), terms=AgentTerms(timeout_seconds=1800.0, on_crash="rerun", submits=True))
+    submitted: list[str] = []
+
+    async def submits(turn: Any) -> str:
+        assert mind.desk is not None
+        own = Actor("owner", "attempt", task=turn.task)
+        child = await mind.desk.tasks.submit("in the background", agent="busy", actor=own)
+        submitted.append(child.id)
+        return "submitted"
+
+    mind.turns = (submits, work_until(asyncio.Event()))
+    busy = AgentPlan(work_until(asyncio.Event()), name="busy")
+    async with open_desk(home, it=mind.agent, busy=busy.agent) as on:
+        mind.desk = on.desk
+        goal = await on.goal()
+        await on.wait_for_ended_tasks(goal, 1)
+        await until(lambda: has_begun(busy))
+        await on.desk.goals.clear(goal.id)
+        assert (await on.desk.tasks.wait(submitted[0])).status == "cancelled"
+
+
+async def has_begun(mind: AgentPlan) -> bool:
+    return mind.count > 0

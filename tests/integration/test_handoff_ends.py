@@ -166,7 +166,7 @@ async def test_a_transferred_step_is_stopped_with_the_goal(desk: Runtime, passin
         "handoff",
         "goal",
     ]  # no other step was started
-    await desk.goals.pause(goal.id)
+    await desk.goals.pause(goal.id, stop=True)
     assert (await asyncio.wait_for(desk.tasks.wait(step.id), 30)).status == "cancelled"
     assert (await desk.goals.get(goal.id)).status == "paused"
     assert [handoff.status for handoff in await desk.handoffs.list()] == ["cancelled", "cancelled"]

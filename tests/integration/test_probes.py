@@ -239,7 +239,7 @@ async def test_a_pause_stops_the_check_and_a_shutdown_keeps_the_turn(home: Path,
     async with open_desk(home, result("worked")) as (desk, _):
         goal = await set_goal(desk, tmp_path, check="echo $$ > pid; sleep 60")
         first = await read_pid(pid)
-        await desk.goals.pause(goal.id)
+        await desk.goals.pause(goal.id, stop=True)
         await until(lambda: step_ended(desk, goal, 1))
         assert is_dead(first)
         pid.unlink()
@@ -247,7 +247,7 @@ async def test_a_pause_stops_the_check_and_a_shutdown_keeps_the_turn(home: Path,
         second = await read_pid(pid)
     assert is_dead(second)
     async with open_desk(home, result("worked")) as (desk, _agent):
-        await desk.goals.pause(goal.id)
+        await desk.goals.pause(goal.id, stop=True)
         steps = await desk.goals.steps(goal.id)
         assert [step.outcome for step in steps][-2:] == ["ok", "cancelled"]
 

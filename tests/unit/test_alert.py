@@ -205,7 +205,9 @@ async def test_an_acknowledged_alert_sends_only_that_it_is_over(watched: Watched
 
 
 async def test_only_pauses_by_midwatch_are_problems(watched: Watched) -> None:
-    for number, why in enumerate(("3 runs in a row failed", "paused by a person", "ann interrupted its run")):
+    for number, why in enumerate(
+        ("3 runs in a row failed", "paused by a person", "ann interrupted its run", "ann stopped its step t_1")
+    ):
         paused = {"status": "paused", "paused_why": why, "next_run_at": None}
         await watched.put(an_automation(NOW, id=f"am_{number}", **paused))
         await watched.put(a_goal(NOW, id=f"g_{number}", scope_id=f"u{number}", status="paused", paused_why=why))

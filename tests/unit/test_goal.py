@@ -15,10 +15,22 @@ from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
 from midwatch.domain.goal import OPEN, TRANSITIONS, Goal, Means, Templates, means_of, normalise, validate
+from midwatch.domain.goal_pace import (
+    ALIKE,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    MINUTE,
+    SHORT,
+    find_free_start,
+    next_pace,
+    plan_start,
+    remember_start,
+)
 from midwatch.domain.goal_step import (
     LONGEST_DELAY,
     MOST_ALIKE,
     MOST_ERRORS,
+    MOST_REPEATS,
     SHORTEST_DELAY,
     advance,
     begin,
@@ -168,6 +180,7 @@ def test_a_prompt_without_the_objective_is_refused_when_settings_are_read(tmp_pa
         "max_tokens": 0,
         "max_seconds": 0.0,
         "max_usd": 0.0,
+        "progress_every": 900.0,
     }
     (tmp_path / "midwatch.toml").write_text("[goals]\nmax_step = 4\n")
     with pytest.raises(BadConfig, match="max_step"):
@@ -276,7 +289,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
     if work == "wrap_up":
         if late:
             return "timeout"
-        return "paused" if cancelled else "delayed" if not done else "step"
+        return "paused" if cancelled else "step" if done else "delayed"
     if cancelled and not late:
         return "paused"
     if work == "verify":
@@ -285,9 +298,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
         return "verify" if verifier else "complete"
     if late:
         return "wrap_up"
-    if not done or proposal == "delay":
-        return "delayed"
-    return "step"
+    return "delayed"  # after a failure, as the agent wants, or because the step was short
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -400,8 +411,8 @@ def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
         rejected = after(
             replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), end_task(text="NO"), NOW, MEANS)
         )
-        assert (rejected.status, rejected.work) == ("active", "step")
-        goal = replace(rejected, task_id="t_1", proposal="complete")
+        assert (rejected.status, rejected.delay_reason) == ("active", ALIKE if goal.step > 2 else SHORT)
+        goal = replace(rejected, task_id="t_1", proposal="complete", work="step", step=goal.step + 1)
     checked = replace(after(goal, advance(goal, end_task(text="done!"), NOW, MEANS)), task_id="t_1")
     assert after(checked, advance(checked, end_task(text="NO"), NOW, MEANS)).status == "paused"
     reached = after(checked, advance(checked, end_task(text="REACHED"), NOW, MEANS))
@@ -462,7 +473,7 @@ def test_A3_a_delay_or_claim_takes_precedence_over_the_loop_guard(due: int | Non
     assert after(ripe, advance(ripe, end_task(), NOW, MEANS)).status == "paused"
     patient = replace(ripe, proposal="delay", next_run_at=due)
     what = after(patient, advance(patient, end_task(), NOW, MEANS))
-    assert (what.status, what.next_run_at, what.alike) == ("active", due, 0)
+    assert (what.status, what.next_run_at, what.alike) == ("active", due or NOW + 2 * SECOND, 0)
     claim = replace(ripe, proposal="complete")
     assert after(claim, advance(claim, end_task(), NOW, MEANS)).status == "complete"
 
@@ -546,3 +557,105 @@ def test_each_pause_has_a_notice() -> None:
     first, second = pause_goal(goal, NOW, "a"), pause_goal(replace(goal, revision=9), NOW, "b")
     assert notice(first).notice != notice(second).notice
     assert after(goal, first).task_id is None
+
+
+# -- the pace --------------------------------------------------------------------------------------------------------
+
+
+def test_the_pause_grows_with_short_or_equal_steps_and_shrinks_with_progress() -> None:
+    pauses = [0.0]
+    for _ in range(12):
+        pauses += [next_pace(pauses[-1], seconds=1, tools=0, same=False)]
+    assert pauses[:5] == [0, FIRST_PAUSE, 4, 8, 16] and pauses[-3:] == [LONGEST_PAUSE] * 3
+    assert next_pace(40, seconds=1, tools=2, same=False) == 20  # short, but it worked
+    assert next_pace(FIRST_PAUSE, seconds=1, tools=2, same=False) == 0
+    assert next_pace(40, seconds=1, tools=2, same=True) == next_pace(40, seconds=90, tools=0, same=True) == 80
+    assert next_pace(40, seconds=90, tools=0, same=False) == next_pace(40, seconds=90, tools=1, same=True) == 0
+
+
+def test_the_next_step_is_planned_by_pace_interval_rate_and_deadline() -> None:
+    def plan(pace: float = 0, every: float = 0, started: int = NOW - 60 * SECOND, deadline: int = NOW + HOUR) -> Any:
+        return plan_start(NOW, deadline, pace=pace, alike=False, every=every, started=started)
+
+    assert plan() == (None, None)
+    assert plan(pace=40) == (NOW + 40 * SECOND, SHORT)
+    assert plan(pace=40, every=600) == (NOW + 540 * SECOND, "a step every 10m")
+    assert plan(pace=40, every=70) == (NOW + 40 * SECOND, SHORT)  # not faster than the pace
+    assert plan(every=30) == (None, None)
+    assert plan(pace=40, deadline=NOW + 5 * SECOND) == (NOW + 5 * SECOND, SHORT)
+    starts: tuple[int, ...] = ()
+    for second in range(0, 100, 10):
+        starts = remember_start(starts, NOW + second * SECOND)
+    assert (len(starts), starts[-1]) == (6, NOW + 90 * SECOND)
+    assert find_free_start(starts, NOW + 91 * SECOND, 6) == starts[0] + MINUTE
+    assert find_free_start(starts, starts[0] + MINUTE, 6) is None
+    assert find_free_start((NOW + HOUR,) * 9, NOW, 1) is None  # the clock was set back
+
+
+def test_a_full_minute_delays_a_step_however_it_begins() -> None:
+    goal = at_step(task_id=None, starts=tuple(NOW - second * SECOND for second in range(5, 0, -1)))
+    changes = wake(goal, NOW, MEANS._replace(steps_per_minute=5))
+    resting = after(goal, changes)
+    assert (task_of(changes), resting.next_run_at) == (None, NOW + 55 * SECOND)
+    assert resting.delay_reason == "5 steps started within a minute"
+    assert task_of(wake(goal, NOW, MEANS._replace(steps_per_minute=6)))
+
+
+def test_a_goal_with_an_interval_starts_steps_at_this_interval() -> None:
+    goal = at_step(every_seconds=600.0, starts=(NOW - 100 * SECOND,))
+    what = after(goal, advance(goal, end_task(tools=1, started_at=NOW - 90 * SECOND), NOW, MEANS))
+    assert (what.next_run_at, what.pace, what.delay_reason) == (NOW + 500 * SECOND, 0, "a step every 10m")
+    failed = after(goal, advance(goal, end_task("error"), NOW, MEANS))
+    assert failed.next_run_at == NOW + 500 * SECOND
+    delayed = replace(goal, proposal="delay", next_run_at=NOW + 60 * SECOND)
+    assert after(delayed, advance(delayed, end_task(), NOW, MEANS)).next_run_at == NOW + 60 * SECOND
+
+
+def test_steps_that_use_tools_and_end_with_the_same_words_are_a_loop_too() -> None:
+    goal = at_step()
+    for number in range(1, MOST_REPEATS):
+        goal = replace(after(goal, advance(goal, end_task(tools=1), NOW, MEANS)), task_id="t_1")
+        assert (goal.status, goal.repeats, goal.alike) == ("active", number, 0)
+    assert after(goal, advance(goal, end_task("ok", "other words", tools=1), NOW, MEANS)).repeats == 1
+    paused = after(goal, advance(goal, end_task(tools=1), NOW, MEANS))
+    assert (paused.status, paused.paused_why) == (
+        "paused",
+        "6 steps ended with the same words although they used tools",
+    )
+
+
+# -- the judge and the progress --------------------------------------------------------------------------------------
+
+
+def test_a_judge_is_asked_after_each_step_except_a_delayed_one() -> None:
+    goal = at_step(judge="judge", max_steps=2)  # the judge decides, although no step is left
+    changes = advance(goal, end_task(text="painted the door"), NOW, MEANS)
+    asked, task = after(goal, changes), task_of(changes)
+    assert task is not None and (task.agent, asked.work, asked.step) == ("judge", "verify", 2)
+    assert "Result of the last step: painted the door" in task.prompt
+    asked = replace(asked, task_id="t_1")
+    reached = after(asked, advance(asked, end_task(text="REACHED\nit is blue"), NOW, MEANS))
+    assert (reached.status, reached.evidence) == ("complete", "REACHED\nit is blue")
+    assert "steps" in (after(asked, advance(asked, end_task(text="NO"), NOW, MEANS)).paused_why or "")
+    asked = replace(asked, max_steps=0)
+    resting = after(asked, advance(asked, end_task(text="NOT REACHED\npaint the frame"), NOW, MEANS))
+    assert (resting.status, resting.delay_reason) == ("active", SHORT)
+    again = task_of(wake(resting, resting.next_run_at or 0, MEANS))
+    assert again is not None and "a judge found" in again.prompt and "paint the frame" in again.prompt
+    delayed = replace(goal, max_steps=0, proposal="delay", next_run_at=NOW + HOUR)
+    assert after(delayed, advance(delayed, end_task(), NOW, MEANS)).work == "step"
+
+
+def test_the_progress_is_sent_once_in_an_interval_and_only_if_the_goal_goes_on() -> None:
+    goal = at_step(step=7, max_steps=50, progress_every=900.0, created_at=NOW - 900 * SECOND)
+    changes = advance(goal, end_task(text="half of it"), NOW, MEANS)
+    assert (notice(changes).notice, notice(changes).text.splitlines()[0]) == (
+        "goal_progress:7", "step 7 of 50: half of it",
+    )  # fmt: skip
+    sent = replace(after(goal, changes), task_id="t_1")
+    assert not advance(sent, end_task(text="more"), NOW + 899 * SECOND, MEANS).deliveries
+    assert advance(sent, end_task(text="more"), NOW + 900 * SECOND, MEANS).deliveries
+    for quiet in ({"progress_every": 0.0}, {"created_at": NOW - 899 * SECOND}, {"route": None}):
+        assert not advance(replace(goal, **quiet), end_task(), NOW, MEANS).deliveries
+    ends = advance(replace(goal, max_steps=7), end_task(), NOW, MEANS)
+    assert notice(ends).notice.startswith("goal_paused")

@@ -22,10 +22,11 @@ from midwatch.domain.session import Session
 from midwatch.domain.task import Task, guard_ownership
 from midwatch.domain.task_step import EndedAttempt
 from midwatch.services.goals import Goals
+from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, a_goal, claim_request
+from records import KnownAgents, a_goal, claim_request, put
 
 HOUR = 3600 * SECOND
 
@@ -37,7 +38,8 @@ class Desk:
         self.store = store
         self.clock = FakeClock()
         self.routes: list[str] = []
-        self.tasks = Tasks(store, self.clock, KnownAgents("demo", "judge"), self.check)
+        endings = TaskEndings(store, self.clock, self.terms)
+        self.tasks = Tasks(store, self.clock, KnownAgents("demo", "judge"), self.check, endings=endings)
         self.goals = self.make()
 
     def make(self, **fields: Any) -> Goals:
@@ -171,19 +173,34 @@ async def test_A21_each_status_allows_its_actions(desk: Desk, deed: str, status:
 # -- creating --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_scope_has_one_open_goal_and_the_error_names_it(desk: Desk) -> None:
-    first = await desk.goals.create("a", actor="ann")
-    with pytest.raises(Conflict, match=first.id):
-        await desk.goals.create("b", actor="ann")
-    await desk.goals.create("b", actor="bob")
-    await desk.goals.complete(first.id)
-    second = await desk.goals.create("b", actor="ann")
-    assert {goal.id for goal in await desk.goals.list("complete")} == {first.id}
-    assert {goal.id for goal in await desk.goals.list("active")} >= {second.id}
-    assert len(await desk.goals.list()) == len(await desk.goals.list("all")) == 3
-    assert len(await desk.goals.list(limit=1)) == 1
-    with pytest.raises(InvalidInput):
-        await desk.goals.list("blocked")
+async def test_a_scope_has_several_goals_that_are_found_by_name_and_by_scope(desk: Desk) -> None:
+    first = await desk.goals.create("a", name="tests", actor="ann")
+    second = await desk.goals.create("b", name="docs", actor="ann")
+    with pytest.raises(Conflict, match="user:ann has an open goal with the name tests"):
+        await desk.goals.create("c", name="tests", actor="ann")
+    with pytest.raises(Conflict, match="the name tests"):
+        await desk.goals.edit("docs", {"name": "tests"}, actor="ann")
+    other = await desk.goals.create("c", name="tests", actor="bob")
+    found = [(await desk.goals.get("tests", actor=actor)).id for actor in ("ann", "bob")]
+    assert found == [first.id, other.id]
+    with pytest.raises(Conflict, match=other.id):
+        await desk.goals.pause("tests", actor="eve")
+    assert (await desk.goals.pause("tests", actor="ann")).id == first.id
+    assert {goal.id for goal in await desk.goals.list(scope="user:ann")} == {first.id, second.id}
+    assert (await desk.goals.get_of_scope("user:bob")).id == other.id
+    with pytest.raises(Conflict, match="several goals are open in user:ann"):
+        await desk.goals.get_of_scope("user:ann")
+    await desk.goals.complete("tests", actor="ann")
+    assert (await desk.goals.get_of_scope("user:ann")).id == second.id
+    again = await desk.goals.create("a", name="tests", actor="ann")
+    assert (await desk.goals.get("tests", actor="ann")).id == again.id
+    for missing in (desk.goals.get("unknown"), desk.goals.get_of_scope("chat:ann")):
+        with pytest.raises(NotFound):
+            await missing
+    assert len(await desk.goals.list("complete", scope="user:ann")) == len(await desk.goals.list(limit=1)) == 1
+    for wrong in ({"status": "blocked"}, {"scope": "ann"}):
+        with pytest.raises(InvalidInput):
+            await desk.goals.list(**wrong)
 
 
 async def test_missing_values_get_their_defaults(desk: Desk) -> None:
@@ -207,6 +224,8 @@ async def test_missing_values_get_their_defaults(desk: Desk) -> None:
         ({"deadline_at": 5}, InvalidInput), ({"max_steps": -1}, InvalidInput), ({"colour": "red"}, InvalidInput),
         ({"status": "complete"}, InvalidInput), ({"route": "nowhere"}, InvalidInput), ({"workdir": "x"}, InvalidInput),
         ({"session_key": "\n"}, InvalidInput), ({"objective": "a\0b"}, InvalidInput),
+        ({"name": "g_1"}, InvalidInput), ({"name": "a b"}, InvalidInput), ({"every_seconds": -1.0}, InvalidInput),
+        ({"judge": "judge", "verifier": "judge"}, InvalidInput), ({"judge": "nobody"}, UnknownAgent),
     ],
 )  # fmt: skip
 async def test_invalid_values_are_refused_and_nothing_is_stored(desk: Desk, wish: dict[str, Any], error: Any) -> None:
@@ -242,6 +261,26 @@ async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -
     assert [due_goal.id for due_goal in await desk.store.list_due_goals(desk.clock.now())] == [goal.id]
 
 
+async def test_a_limit_that_the_agent_never_reaches_has_a_warning(desk: Desk) -> None:
+    reports: tuple[str, ...] = ("tokens",)
+
+    async def terms(agent: str) -> AgentTerms:
+        return AgentTerms(reports=reports)
+
+    desk.goals._terms = terms
+    goal = await desk.goals.create("x", max_tokens=9, max_usd=1.0, max_steps=5)
+    (warning,) = await desk.goals.warn(goal)  # without runs, the kind of the agent decides
+    assert "demo does not report its cost" in warning and "max_usd" in warning
+    ended = {"agent": "demo", "status": "done", "outcome": "ok", "completed_at": 1}
+    await put(desk.store, **ended)
+    assert len(await desk.goals.warn(goal)) == 2  # its runs show that it reports nothing
+    await put(desk.store, **ended, usage={"input_tokens": 5, "cost_usd": 0.1})
+    assert await desk.goals.warn(goal) == []
+    reports = ()
+    assert await desk.goals.warn(await desk.goals.create("y", agent="judge")) == []
+    assert len(await desk.goals.warn(await desk.goals.create("y", agent="judge", max_tokens=5))) == 1
+
+
 # -- pausing, resuming, stopping -------------------------------------------------------------------------------------
 
 
@@ -251,7 +290,7 @@ async def test_A22_ending_or_pausing_a_goal_stops_its_step_in_the_same_write(des
     goal = await desk.at("active")
     step = await desk.add_step(goal, runs=runs)
     before = (await desk.store.read_log_bounds()).last_seq
-    await getattr(desk.goals, deed)(goal.id, actor="ann")
+    await getattr(desk.goals, deed)(goal.id, actor="ann", **({"stop": True} if deed == "pause" else {}))
     now = await desk.task(step)
     assert (now.status, now.stop_requested) == (("running", "cancel") if runs else ("cancelled", None))
     kinds = {event.kind for event in await desk.store.read_events(before, EventFilter())}
@@ -275,7 +314,7 @@ async def test_A8_a_pause_that_races_with_a_claim_is_computed_again(desk: Desk) 
         return open_step
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
-    assert (await desk.goals.pause(goal.id)).status == "paused"
+    assert (await desk.goals.pause(goal.id, stop=True)).status == "paused"
     assert ((await desk.task(step)).stop_requested, calls) == ("cancel", 3)
 
 
@@ -292,7 +331,7 @@ async def test_a_pause_names_the_resume_command_and_a_second_one_does_nothing(de
 async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> None:
     goal = await desk.at("active")
     step = await desk.add_step(goal)
-    await desk.goals.pause(goal.id)
+    await desk.goals.pause(goal.id, stop=True)
     resumed = await desk.goals.resume(goal.id)
     assert await desk.store.list_due_goals(desk.clock.now()) == []  # the stopped step delays it
     ended_task = (await desk.task(step))._replace(
@@ -387,7 +426,7 @@ async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: D
 async def test_only_the_running_step_can_signal(desk: Desk) -> None:
     goal = await desk.at("active", verifier="judge")
     old = await desk.add_step(goal)
-    await desk.goals.pause(goal.id)
+    await desk.goals.pause(goal.id, stop=True)
     for say in (
         lambda task: desk.goals.complete(goal.id, evidence="x", in_step=task),
         lambda task: desk.goals.delay(goal.id, 60, "x", in_step=task),

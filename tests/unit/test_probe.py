@@ -120,17 +120,18 @@ PASSED, FAILED = CommandResult(0, "412 passed"), CommandResult(2, "1 failed")
 def test_only_the_check_completes_a_goal() -> None:
     for proposal in (None, "complete"):
         assert after_step(PASSED, proposal=proposal).status == "complete"
-        assert after_step(FAILED, proposal=proposal).step == 2
-        assert after_step(None, proposal=proposal).step == 2
+        for check in (FAILED, None):
+            after = after_step(check, proposal=proposal)
+            assert (after.status, after.next_run_at) == ("active", NOW + SECOND)
     assert after_step(PASSED, evidence="I say so").evidence == "`make test` ended with exit status 0:\n412 passed"
     assert after_step(PASSED, now=NOW + 2 * SECOND).status == "complete"  # the deadline passed during the check
     assert after_step(FAILED, now=NOW + 2 * SECOND).work == "wrap_up"
     lost = after_step(None, outcome="lost", proposal="complete")  # its process died during the check
     assert (lost.status, lost.errors, lost.step) == ("active", 1, 1)
     stopped = after_step(CommandResult(None, problem="it was stopped", stopped=True), proposal="complete")
-    assert (stopped.step, (stopped.last_check or {})["problem"]) == (2, "it was stopped")
+    assert (stopped.status, (stopped.last_check or {})["problem"]) == ("active", "it was stopped")
 
 
 def test_a_check_and_a_verifier_exclude_each_other() -> None:
-    with pytest.raises(InvalidInput, match="leave out the verifier"):
+    with pytest.raises(InvalidInput, match="leave out verifier and judge"):
         after_step(PASSED, verifier="judge")

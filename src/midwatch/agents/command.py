@@ -55,12 +55,12 @@ class CommandAgent(ProgramAgent[CommandOptions]):
 
     kind = "command"
     options_class = CommandOptions
-    terms = AgentTerms(timeout_seconds=1800.0, on_crash="fail", slots=4)
+    terms = AgentTerms(timeout_seconds=1800.0, on_crash="fail", slots=4, threads=False, reports=())
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
         """Return the default terms. With the option `resume_argv`, a task continues after a crash."""
-        return cls.terms._replace(on_crash="resume") if options.get("resume_argv") else cls.terms
+        return cls.terms._replace(on_crash="resume", threads=True) if options.get("resume_argv") else cls.terms
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:

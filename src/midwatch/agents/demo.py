@@ -35,7 +35,7 @@ class DemoAgent(BaseAgent):
     """The demo agent. It runs on the event loop and costs nothing."""
 
     kind = "demo"
-    terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16)
+    terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16, threads=False, reports=())
 
     def __init__(self, name: str, *, streaming: float = STREAMING, **shared: Unpack[SharedSettings]) -> None:
         super().__init__(name, **shared)

@@ -20,7 +20,9 @@ from midwatch.domain.agent import Agent, AgentTerms
 
 Way = Literal["acp", "headless", "terminal", "command"]
 
-TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True)
+TERMS = AgentTerms(
+    timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True, threads=False, reports=()
+)  # fmt: skip
 """Terms of a known program of kind `command`. It cannot resume after a crash, because its thread id is not known."""
 
 WHY: dict[Way, str] = {

@@ -420,9 +420,10 @@ class GoalPatch(Strict):
 
 
 class GoalQuery(Strict):
-    """A filter of goals."""
+    """A filter of goals. `scope` is a user, such as user:ann, or a chat, such as chat:main."""
 
     status: Literal["", "all", "waiting_for_session", "active", "paused", "complete", "timeout"] = ""
+    scope: str = Field("", max_length=1000)
     limit: int = Field(20, ge=1, le=200)
 
 
@@ -487,6 +488,12 @@ class WaitQuery(Strict):
     """The maximum number of seconds to wait until the handoff has ended."""
 
     wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS)
+
+
+class PauseBody(Strict):
+    """Whether the running step is stopped at once. Otherwise it goes on to its end."""
+
+    stop: bool = Field(False, strict=True)
 
 
 class CompleteBody(Strict):

@@ -6,13 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
+from midwatch.api.bodies import (
+    CompleteBody,
+    DelayBody,
+    GoalBody,
+    GoalPatch,
+    GoalQuery,
+    HistoryQuery,
+    PauseBody,
+)
 from midwatch.api.dependencies import Caller, DeskDep
 from midwatch.api.describe import make_router
 from midwatch.api.permissions import needs
 from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import RunPage
-from midwatch.wire.goals import GoalInfo, GoalPage
+from midwatch.wire.goals import GoalInfo, GoalPage, SavedGoal
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": GoalInfo}}
 
@@ -23,22 +31,22 @@ router = make_router("goals")
 @needs("oversee")
 async def list_goals(desk: DeskDep, actor: Caller, query: Annotated[GoalQuery, Query()]) -> Json:
     """List goals, newest first."""
-    goals = await desk.goals.list(query.status, limit=query.limit, actor=actor)
+    goals = await desk.goals.list(query.status, scope=query.scope, limit=query.limit, actor=actor)
     return Json({"goals": [await desk.goals.describe(goal) for goal in goals]})
 
 
-@router.post("/goals", status_code=201, responses={201: {"model": GoalInfo}})
+@router.post("/goals", status_code=201, responses={201: {"model": SavedGoal}})
 @needs("operate")
 async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
     """Set a goal. Its first step starts at once, or as soon as the agent has stored a thread for its session."""
     goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return reply_created("goals", await desk.goals.describe(goal))
+    return reply_created("goals", {**await desk.goals.describe(goal), "warnings": await desk.goals.warn(goal)})
 
 
 @router.get("/goals/{goal_id}", responses=ONE)
 @needs("read")
 async def show(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Return one goal."""
+    """Return one goal, by its id or its name."""
     return Json(await desk.goals.describe(await desk.goals.get(goal_id, actor=actor)))
 
 
@@ -50,12 +58,13 @@ async def steps(desk: DeskDep, actor: Caller, goal_id: str, query: Annotated[His
     return Json({"runs": [task.run_snapshot() for task in steps]})
 
 
-@router.patch("/goals/{goal_id}", responses=ONE)
+@router.patch("/goals/{goal_id}", responses={200: {"model": SavedGoal}})
 @needs("manage")
 async def edit(desk: DeskDep, actor: Caller, goal_id: str, body: GoalPatch) -> Json:
     """Change the objective, deadline or budget of a goal."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
-    return Json(await desk.goals.describe(await desk.goals.edit(goal_id, values, revision=body.revision, actor=actor)))
+    goal = await desk.goals.edit(goal_id, values, revision=body.revision, actor=actor)
+    return Json({**await desk.goals.describe(goal), "warnings": await desk.goals.warn(goal)})
 
 
 @router.post("/goals/{goal_id}/step", responses=ONE)
@@ -67,9 +76,10 @@ async def step(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
 
 @router.post("/goals/{goal_id}/pause", responses=ONE)
 @needs("manage")
-async def pause(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Pause a goal until it is resumed. A running step is stopped."""
-    return Json(await desk.goals.describe(await desk.goals.pause(goal_id, actor=actor)))
+async def pause(desk: DeskDep, actor: Caller, goal_id: str, body: PauseBody | None = None) -> Json:
+    """Pause a goal until it is resumed. Its running step goes on to its end, unless `stop` is true."""
+    stop = body is not None and body.stop
+    return Json(await desk.goals.describe(await desk.goals.pause(goal_id, stop=stop, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/resume", responses=ONE)
@@ -96,5 +106,5 @@ async def delay(desk: DeskDep, actor: Caller, goal_id: str, body: DelayBody) -> 
 @router.delete("/goals/{goal_id}", responses=ONE)
 @needs("manage")
 async def clear(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Remove a goal. A running step is stopped."""
+    """Remove a goal. A running step is stopped, and the work that its steps have submitted is cancelled."""
     return Json({**(await desk.goals.clear(goal_id, actor=actor)).snapshot(), "running": False})

@@ -115,11 +115,13 @@ async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody 
     """End the running turn of a session. Waiting messages still run.
 
     The mode `abort` cancels the turn at once, and pauses the automation or goal of its task; `resume` in the reply is
-    the command that resumes this automation or goal. The mode `stop` lets the agent give a final answer.
+    the command that resumes this automation or goal. The mode `stop` lets the agent give a final answer, and pauses the
+    goal of its task.
     """
     body = body or InterruptBody()
     task_id = await desk.sessions.interrupt(key, body.mode, hint=body.hint, actor=actor)
-    resume = (await desk.tasks.get(task_id, actor=actor)).resume_command if task_id and body.mode == "abort" else None
+    task = await desk.tasks.get(task_id, actor=actor) if task_id else None
+    resume = task.resume_command if task and (body.mode == "abort" or task.cause == "goal") else None
     return Json({"interrupted": task_id, "mode": body.mode, "resume": resume})
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from midwatch.base.durations import duration
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli.automation import RUN_HEADERS, describe_command, make_run_row
@@ -17,12 +19,12 @@ from midwatch.cli.output import Field, fields, format_duration, format_json, for
 from midwatch.cli.parameters import Argument, Option
 
 if TYPE_CHECKING:
-    from midwatch.wire.goals import GoalInfo
+    from midwatch.wire.goals import GoalInfo, SavedGoal
 
 STEPS = 10
 LIMITS = (("steps", "step"), ("tokens", "tokens"), ("usd", "usd"), ("seconds", "seconds"))
 """The limits of a goal, and the fields with what it has spent."""
-HEADERS = ("ID", "STATUS", "AGENT", "STEP", "DEADLINE", "OBJECTIVE")
+HEADERS = ("ID", "NAME", "STATUS", "AGENT", "STEP", "NEXT", "DEADLINE", "OBJECTIVE")
 NOT_PURSUED = "no step starts yet"
 
 app = Group("Let an agent work on an objective, step by step.")
@@ -48,26 +50,29 @@ async def set_goal(
     ],
     deadline: Deadline = None,
     tz: Zone = None,
+    scope: opt.GoalScope = None,
     **request: Any,
 ) -> Reply:
-    """Set a goal. Its first step starts at once, or when its session begins. A scope has at most one open goal."""
-    request = default_workdir(request) | parse_deadline(deadline, tz)
+    """Set a goal. Its first step starts at once, or when its session begins."""
+    request = default_workdir(request) | parse_deadline(deadline, tz) | parse_scope(scope)
     async with connect() as desk:
         goal = await desk.client.create_goal(objective, request)
         notice = await desk.warn_without_worker(NOT_PURSUED)
-    return Reply(goal, f"{goal['id']} {describe_progress(goal)}, by {goal['agent']}", notice)
+    return Reply(goal, f"{goal['id']} {describe_progress(goal)}, by {goal['agent']}", list_warnings(goal, notice))
 
 
 @command(app)
 async def show(
     goal_id: opt.OptionalGoalId = None,
     steps: Annotated[int, Option("--steps", min=0, max=200, help="Number of last steps to show.")] = STEPS,
+    scope: opt.GoalScope = None,
 ) -> Reply:
-    """Show all details of a goal, and its last steps."""
-    goal_id = goal_id or find_own_goal()
+    """Show all details of a goal, and its last steps. With --scope, show the only goal of a scope."""
+    if goal_id and scope:
+        raise InvalidInput("name a goal or a scope, but not both.", field="scope")
     async with connect() as desk:
-        goal = await desk.client.goal(goal_id)
-        last = await desk.client.goal_steps(goal_id, steps) if steps else []
+        goal = await desk.client.goal_of(scope) if scope else await desk.client.goal(goal_id or find_own_goal())
+        last = await desk.client.goal_steps(goal["id"], steps) if steps else []
     rows = [skip_schedule(make_run_row(step)) for step in last]
     text = join(
         fields(describe_goal(goal)),
@@ -81,16 +86,19 @@ async def show(
 async def list_goals(
     desk: Desk,
     status: Annotated[opt.GoalStatus | None, Option("--status", "-s", help="Status to list. Default: all.")] = None,
+    scope: opt.GoalScope = None,
     limit: opt.ShortLimit = 20,
 ) -> Reply:
     """List goals, newest first."""
-    goals = await desk.client.goals(status or "", limit=limit)
+    goals = await desk.client.goals(status or "", scope=scope, limit=limit)
     rows = [
         (
             goal["id"],
+            goal["name"] or "-",
             "running" if goal["running"] else goal["status"],
             goal["agent"],
             goal["step"],
+            describe_next(goal) or "-",
             format_time(goal["deadline_at"]),
             shorten(goal["objective"], 50),
         )
@@ -109,7 +117,7 @@ async def edit(
         raise click.BadParameter("nothing to change; add an option such as --deadline or --objective")
     async with connect() as desk:
         goal = await desk.client.edit_goal(goal_id, changes, revision=revision)
-    return Reply(goal, f"{goal['id']} changed: {describe_progress(goal)}")
+    return Reply(goal, f"{goal['id']} changed: {describe_progress(goal)}", list_warnings(goal))
 
 
 @command(app)
@@ -120,10 +128,16 @@ async def step(desk: Desk, goal_id: opt.GoalId) -> Reply:
 
 
 @command(app)
-async def pause(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Pause a goal and stop its running step. The deadline stays the same."""
-    goal = await desk.client.pause_goal(goal_id)
-    return Reply(goal, f"{goal['id']} is paused; resume it with `midwatch goal resume {goal['id']}`")
+async def pause(
+    desk: Desk,
+    goal_id: opt.GoalId,
+    stop: Annotated[bool, Option("--stop", help="Stop the running step at once.")] = False,
+) -> Reply:
+    """Pause a goal. Its running step goes on to its end, unless --stop is given. The deadline stays the same."""
+    goal = await desk.client.pause_goal(goal_id, stop=stop)
+    ends = f" when its running step has ended; `midwatch goal pause --stop {goal['id']}` stops the step"
+    rests = "is paused" + (ends if goal["running"] and not stop else "")
+    return Reply(goal, f"{goal['id']} {rests}; resume it with `midwatch goal resume {goal['id']}`")
 
 
 @command(app)
@@ -144,7 +158,8 @@ async def complete(
         goal = await desk.client.complete_goal(goal_id, evidence)
     if goal["status"] == "complete":
         return Reply(goal, f"{goal['id']} is complete")
-    agrees = f" and {goal['verifier']} agrees" if goal["verifier"] else ""
+    checker = goal["verifier"] or goal["judge"]
+    agrees = f" and {checker} agrees" if checker else ""
     agrees = " and its check passes" if goal["check_command"] else agrees
     return Reply(goal, f"{goal['id']} will be complete when this step has ended{agrees}")
 
@@ -169,7 +184,7 @@ async def delay(
 
 @command(app)
 async def clear(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Stop and remove a goal. The goal cannot be restored."""
+    """Stop and remove a goal, and the work that its steps have submitted. The goal cannot be restored."""
     goal = await desk.client.clear_goal(goal_id)
     return Reply(goal, f"{goal['id']} is removed")
 
@@ -195,13 +210,36 @@ def parse_deadline(text: str | None, zone: str | None) -> dict[str, str]:
     return {"deadline": local_iso(parse_moment(text, SystemClock().now(), zone_key), zone_key)}
 
 
+def parse_scope(scope: str | None) -> dict[str, str]:
+    """Return the fields of a request that name a scope."""
+    if scope is None:
+        return {}
+    from midwatch.domain.goal import parse_scope as split_scope
+
+    return dict(zip(("scope_kind", "scope_id"), split_scope(scope), strict=True))
+
+
 # -- showing goals -----------------------------------------------------------------------------------------------------
 
 
 def describe_progress(goal: GoalInfo) -> str:
     """Return the status and the deadline of a goal as one line."""
     words = {"waiting_for_session": "waits for its session to begin"}
-    return f"{words.get(goal['status'], goal['status'])}, until {format_time(goal['deadline_at'])}"
+    coming = f"; next step {step}" if (step := describe_next(goal)) else ""
+    return f"{words.get(goal['status'], goal['status'])}{coming}, until {format_time(goal['deadline_at'])}"
+
+
+def describe_next(goal: GoalInfo) -> str:
+    """Return when and why later the next step of a goal starts, such as "in 40s: its steps are short"; else nothing."""
+    if goal["status"] != "active" or goal["running"] or not goal["next_run_at"]:
+        return f"every {duration(goal['every_seconds'])}" if goal["every_seconds"] else ""
+    left = (datetime.fromisoformat(goal["next_run_at"]) - datetime.now(UTC)).total_seconds()
+    return f"in {duration(left)}" + (f": {shorten(goal['delay_reason'], 40)}" if goal["delay_reason"] else "")
+
+
+def list_warnings(goal: SavedGoal, notice: str | None = None) -> str | None:
+    """Return the warnings about a goal and the notice as lines, or None."""
+    return "\n".join([*(f"Warning: {warning}" for warning in goal["warnings"]), *([notice] if notice else [])]) or None
 
 
 def skip_schedule(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -241,8 +279,10 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
     return [
         ("id", goal["id"]),
         ("status", "running" if goal["running"] else goal["status"]),
-        *pick(goal, paused="paused_why", objective="objective", agent="agent", verifier="verifier"),
-        *pick(goal, deadline="deadline_at", next_step="next_run_at", waits_for="delay_reason"),
+        *pick(goal, "name", paused="paused_why", objective="objective", agent="agent"),
+        *pick(goal, "verifier", "judge", deadline="deadline_at"),
+        ("next step", describe_next(goal) or None),
+        ("every", format_duration(goal["every_seconds"]) if goal["every_seconds"] else None),
         *describe_command("check", goal["check_command"], goal["check_timeout"]),
         ("last check", describe_check(goal["last_check"])),
         ("steps", of(goal["step"], goal["max_steps"], goal["max_steps"])),
@@ -251,7 +291,9 @@ def describe_goal(goal: GoalInfo) -> list[Field]:
         ("worked", of(format_duration(goal["seconds"]), format_duration(limit), limit)),
         ("errors", goal["errors"] or None),
         ("approvals", format_json(goal["approvals"]) if goal["approvals"] else None),
-        *pick(goal, "evidence", "summary", session="session_key", route="route", notices="notices", workdir="workdir"),
+        *pick(goal, "evidence", "missing", "summary", session="session_key", route="route", notices="notices"),
+        *pick(goal, "workdir"),
+        ("scope", f"{goal['scope_kind']}:{goal['scope_id']}"),
         *pick(goal, "creator", managed_by="manage_mode", created="created_at", completed="completed_at"),
         ("revision", goal["revision"]),
     ]

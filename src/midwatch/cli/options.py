@@ -34,10 +34,11 @@ Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a PostgreS
 TaskId = Annotated[str, Argument(metavar="ID", help="Id of the task.")]
 ApprovalId = Annotated[str, Argument(metavar="ID", help="Id of the question.")]
 AutomationId = Annotated[str, Argument(metavar="ID", help="Id, name or unique title of the automation.")]
-GoalId = Annotated[str, Argument(metavar="ID", help="Id of the goal.")]
+GoalId = Annotated[str, Argument(metavar="ID", help="Id or name of the goal.")]
 OptionalGoalId = Annotated[
-    str | None, Argument(metavar="[ID]", help=f"Id of the goal. Default: ${OWN_GOAL}, set for agents.")
+    str | None, Argument(metavar="[ID]", help=f"Id or name of the goal. Default: ${OWN_GOAL}, set for agents.")
 ]
+GoalScope = Annotated[str | None, Option("--scope", metavar="SCOPE", help="Scope: user:NAME or chat:SESSION.")]
 
 # -- lists -------------------------------------------------------------------------------------------------------------
 
@@ -93,6 +94,7 @@ FLAGS = {
         read=parse_env,
         repeated=True,
     ),
+    "every_seconds": Flag("--every"),
     "idempotency_key": Flag("--key"),
     "max_seconds": Flag("--max-time"),
     "objective": Flag(help="New objective; - reads standard input.", read=read_prompt),
@@ -165,8 +167,8 @@ class FieldOptions:
     def take(self, values: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
         """Remove the values of these options from `values`, and return those that were set, as fields of a request."""
         typed = {name: values.pop(name) for name in self._fields if name in values and name not in own}
-        unset = (None,) if self._changes else (None, False)
-        return {name: self.read(name, value) for name, value in typed.items() if value not in unset}
+        given = {name: value for name, value in typed.items() if value is not None}
+        return {name: self.read(name, value) for name, value in given.items() if self._changes or value is not False}
 
     def _parameter(self, name: str, field: Field) -> Parameter:
         given: Any = field.input

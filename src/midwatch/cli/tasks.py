@@ -175,7 +175,12 @@ async def result(desk: Desk, task_id: opt.TaskId) -> Reply:
 async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
     """Cancel a task. A running task ends when its agent has stopped."""
     task = await desk.client.cancel(task_id)
-    return Reply(task, f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}")
+    goal = task["cause_id"] if task["cause"] == "goal" else None
+    text = out.join(
+        f"{task['id']} {'cancelled' if task['status'] == 'cancelled' else 'is being stopped'}",
+        f"Its goal is paused; resume it with: midwatch goal resume {goal}" if goal else None,
+    )
+    return Reply(task, text)
 
 
 @command()

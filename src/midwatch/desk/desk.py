@@ -38,7 +38,9 @@ class Desk(Foundation):
         super().__init__(setup, find_url)
         settings, home, store, clock = self.settings, self.home, self.store, self.clock
         check_route, plan, terms_of = self.notifications.check_route, self.notifications.plan, self.registry.terms_of
-        self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates(), plan)
+        self.endings = TaskEndings(
+            store, clock, terms_of, settings.goals.templates(), plan, settings.goals.steps_per_minute
+        )
         self.tasks = Tasks(
             store,
             clock,

@@ -24,7 +24,17 @@ from midwatch.domain.agent import NAME, AgentCapability
 from midwatch.domain.budget import Budget
 from midwatch.domain.event import KINDS
 from midwatch.domain.event.severity import Severity
-from midwatch.domain.goal import CONTINUE, DEADLINE_SECONDS, VERIFY, WRAP_UP, Templates
+from midwatch.domain.goal import (
+    CONTINUE,
+    DEADLINE_SECONDS,
+    JUDGE,
+    MAX_STEPS,
+    PROGRESS_SECONDS,
+    VERIFY,
+    WRAP_UP,
+    Templates,
+)
+from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.handoff import TIMEOUT_SECONDS, Limits
 from midwatch.domain.notice import check_notices
 from midwatch.domain.requests import OnBudget
@@ -303,12 +313,18 @@ class CalendarSettings(_Section):
 class GoalSettings(_Section):
     """Defaults and prompts of goals, `[goals]`.
 
-    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are replaced; all other
-    text is literal.
+    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}`, `{result}` are
+    replaced; all other text is literal.
     """
 
     deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time until the deadline of a goal that sets none.")
-    max_steps: int = Field(0, ge=0, description="Step limit of a goal that sets none; 0 for no limit.")
+    max_steps: int = Field(MAX_STEPS, ge=0, description="Step limit of a goal that sets none; 0 for no limit.")
+    steps_per_minute: int = Field(
+        STEPS_PER_MINUTE, ge=1, le=60, description="How many steps of a goal may start in any minute."
+    )
+    progress_every: Seconds = Field(
+        PROGRESS_SECONDS, ge=0, description="How often a goal sends its progress at most; 0 for never."
+    )
     max_tokens: int = Field(0, ge=0, description="Token limit of a goal that sets none; 0 for no limit.")
     max_seconds: Seconds = Field(
         0.0, ge=0, description="Limit on working time of a goal that sets none; 0 for no limit."
@@ -321,14 +337,22 @@ class GoalSettings(_Section):
     verify_prompt: GoalPrompt | None = Field(
         None, description="Prompt of the agent that verifies a claim. Default: built in."
     )
+    judge_prompt: GoalPrompt | None = Field(
+        None, description="Prompt of the agent that judges after each step. Default: built in."
+    )
 
     def templates(self) -> Templates:
         """Return the prompts."""
-        return Templates(self.continue_prompt or CONTINUE, self.wrap_up_prompt or WRAP_UP, self.verify_prompt or VERIFY)
+        return Templates(
+            self.continue_prompt or CONTINUE, self.wrap_up_prompt or WRAP_UP, self.verify_prompt or VERIFY,
+            self.judge_prompt or JUDGE,
+        )  # fmt: skip
 
     def defaults(self) -> dict[str, Any]:
         """Return the defaults of a new goal."""
-        return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
+        return self.model_dump(
+            include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd", "progress_every"}
+        )
 
 
 class HandoffSettings(_Section):

@@ -513,6 +513,7 @@ class AgentTerms(NamedTuple):
 
     `exclusive`: while a task of the agent runs, no other task may use the same directory. `steerable`: turns of the
     agent take messages of people. `submits`: the agent may submit tasks and automations for the creator of its task.
+    `threads`: the agent can report the id of its thread. `reports`: the usage that the agent can report.
     """
 
     timeout_seconds: float | None = 1800.0
@@ -525,6 +526,8 @@ class AgentTerms(NamedTuple):
     budget: Mapping[str, Any] | None = None
     submits: bool = False
     on_budget: OnBudget | None = None
+    threads: bool = True
+    reports: Sequence[str] = ("tokens", "usd")
 
     def dir_key(self, workdir: str | None) -> str | None:
         """Return the directory that only this task may use, or None if the task may share its directory."""

@@ -6,6 +6,7 @@ the alert is over, the alert is withdrawn. If the same problem comes back later,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -50,8 +51,8 @@ UNDELIVERED_SECONDS = 86400.0
 """How old a notice may be that could not be sent. An older one stays in the list of deliveries."""
 PAUSED_BY_PEOPLE = ("paused by a person", SPENT, OVER)
 """Reasons of pauses that need nobody's attention."""
-INTERRUPTED = "interrupted its run"
-"""The end of the reason of a pause by a person who interrupted a run."""
+INTERRUPTED = re.compile(r" interrupted its run$| its step t_\w+$")
+"""The end of the reason of a pause by a person who interrupted a run or stopped a step."""
 
 
 class Graces(NamedTuple):
@@ -311,7 +312,7 @@ def check_goal(goal: Goal, age: Age, grace: float = GRACE_SECONDS) -> list[Alert
 def check_paused(record: Automation | Goal) -> list[Alert]:
     """Return an alert if midwatch paused an automation or a goal; otherwise return an empty list."""
     why = record.paused_why
-    if record.status != "paused" or not why or why in PAUSED_BY_PEOPLE or why.endswith(INTERRUPTED):
+    if record.status != "paused" or not why or why in PAUSED_BY_PEOPLE or INTERRUPTED.search(why):
         return []
     name = _line(record.label) if isinstance(record, Automation) else _line(record.objective)
     text = f"Paused: {name}\n{_line(why, 300)}. Continue: midwatch {record.noun} resume {record.id}"

@@ -5,16 +5,19 @@ Between two steps a goal uses no slot and no gate. Its steps are in `midwatch.do
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
+from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import LAST
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import ManagedBy, NoticeRoute, Notices, Scope, ScopeId, check_scope
 from midwatch.domain.budget import MOST
 from midwatch.domain.changes import Changes
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.notice import check_notices
 from midwatch.domain.probe import CHECK_SECONDS, LONGEST_COMMAND, Probe, list_problems
 from midwatch.domain.requests import OnBudget, refuse_first
@@ -33,9 +36,13 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 OPEN: frozenset[Status] = frozenset({"waiting_for_session", "active", "paused"})
 DEADLINE_SECONDS = 48 * 3600.0
+MAX_STEPS = 50
+PROGRESS_SECONDS = 900.0
 LAST_SECONDS = 3600.0
 """How long a wrap-up, or the verification of a claim from before the deadline, may run after the deadline."""
 MAX_OBJECTIVE = 20_000
+BAD_NAME = "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and does not begin with `g_`; choose another one."
+NAME = re.compile(r"(?!g_)[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 CONTINUE = """\
 You are pursuing a goal over many steps. Work on it now, then say how to go on.
@@ -46,7 +53,7 @@ Now: {now}. Deadline: {deadline}. Elapsed: {elapsed}. Remaining: {remaining}.
 Before you end this step, check what is really done, then do exactly one of these:
 - the goal is reached and you can prove it: run `midwatch goal complete --evidence "what proves it"`
 - something must happen first: run `midwatch goal delay DURATION "what you wait for"` (1m to 12h)
-- otherwise just end; the next step begins at once."""
+- otherwise just end; the next step begins soon."""
 WRAP_UP = """\
 The deadline of your goal has passed and this is its last step.
 
@@ -61,6 +68,14 @@ Goal: {objective}
 Evidence given: {evidence}
 
 Answer with REACHED on the first line if it is, or with NOT REACHED and what is missing."""
+JUDGE = """\
+An agent works on a goal step by step. Judge after its last step whether the goal has been reached. Check it yourself.
+
+Goal: {objective}
+Result of the last step: {result}
+Evidence given: {evidence}
+
+Answer with REACHED on the first line if it is, or with NOT REACHED and what to do next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +101,7 @@ class Goal(JsonRecord):
         ),
     ]
     status: Status = "active"
+    name: Annotated[str | None, Input("Name, to use instead of the id.", longest=63, example="green-tests")] = None
     deadline_at: Annotated[
         int,
         Input(
@@ -96,6 +112,13 @@ class Goal(JsonRecord):
     ] = 0  # fmt: skip
     next_run_at: int | None = None
     delay_reason: str | None = None
+    every_seconds: Annotated[
+        float, Input("Start a step this often: 10m, 2h. Default: at the pace of the goal.", seconds=True, most=1e9)
+    ] = 0.0
+    pace: Annotated[float, Example(4.0)] = 0.0
+    """For how many seconds the goal rests after a step. Changed after each step."""
+    starts: Hidden[tuple[int, ...]] = ()
+    """When the latest steps started: all of one minute, and at least the last one."""
     thread_id: str | None = None
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
@@ -122,6 +145,9 @@ class Goal(JsonRecord):
     check_timeout: Annotated[float, Input("How long this command may run.", seconds=True)] = CHECK_SECONDS
     last_check: Mapping[str, Any] | None = None
     """What the last run of this command said, as `midwatch.domain.probe.note_check` makes it."""
+    judge: Annotated[
+        str | None, Input("Agent that is asked after each step whether the goal is reached.", once=True, longest=200)
+    ] = None
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
     task_id: Hidden[str | None] = None
@@ -134,6 +160,9 @@ class Goal(JsonRecord):
     missing: str | None = None
     errors: int = 0
     alike: Hidden[int] = 0
+    """How many steps in a row ended with the same words and used no tool."""
+    repeats: Hidden[int] = 0
+    """How many steps in a row ended with the same words."""
     last_mark: Hidden[str | None] = None
     max_steps: Annotated[
         int, Input("Pause after this many steps; 0 for no limit.", least=0, most=2**31, example=20)
@@ -147,6 +176,11 @@ class Goal(JsonRecord):
     approvals: Annotated[
         Mapping[str, Any] | None, Input("Rules on the use of tools: default, allow, ask, deny, expires.")
     ] = None
+    progress_every: Annotated[
+        float, Input("Send the progress at most this often: 15m, 2h; 0 for never.", seconds=True, most=1e9)
+    ] = 0.0
+    progress_at: Hidden[int | None] = None
+    """When the progress was sent last."""
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0
@@ -163,6 +197,11 @@ class Goal(JsonRecord):
         return Probe("check", self.check_command, self.check_timeout) if self.check_command else None
 
     @property
+    def checker(self) -> str | None:
+        """Return the agent that says whether the goal is reached: its verifier or its judge, or None."""
+        return self.verifier or self.judge
+
+    @property
     def open(self) -> bool:
         """Return whether the goal has not ended."""
         return self.status in OPEN
@@ -177,18 +216,26 @@ class Templates(NamedTuple):
     go_on: str = CONTINUE
     wrap_up: str = WRAP_UP
     verify: str = VERIFY
+    judge: str = JUDGE
 
 
 class Means(NamedTuple):
-    """The terms of the agents that a goal uses, by name, and the templates of the goal's prompts."""
+    """The terms of the agents that a goal uses, by name, the templates of its prompts, and the limit of its steps."""
 
     terms: Mapping[str, AgentTerms]
     templates: Templates = Templates()
+    steps_per_minute: int = STEPS_PER_MINUTE
 
 
-async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
-    """Return the terms of the agents that a goal uses, together with the templates of the goal's prompts."""
-    return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
+async def means_of(
+    goal: Goal,
+    terms: Callable[[str], Awaitable[AgentTerms]],
+    templates: Templates,
+    steps_per_minute: int = STEPS_PER_MINUTE,
+) -> Means:
+    """Return the terms of the agents that a goal uses, together with the templates and the limit of its steps."""
+    names = {goal.agent, goal.checker or goal.agent}
+    return Means({name: await terms(name) for name in names}, templates, steps_per_minute)
 
 
 class GoalStore(Protocol):
@@ -197,11 +244,16 @@ class GoalStore(Protocol):
     async def get_goal(self, goal_id: str) -> Goal | None:
         """Return the goal, or None."""
 
-    async def find_open_goal(self, scope: tuple[str, str]) -> Goal | None:
-        """Return the open goal of a user or a chat, or None. A scope has at most one open goal."""
+    async def list_named_goals(self, name: str, limit: int = 20) -> list[Goal]:
+        """Return the goals with this name, the open ones first, then the newest first."""
 
-    async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
-        """Return goals with one of the `statuses`, newest first; without `statuses` return all goals."""
+    async def list_goals(
+        self, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None
+    ) -> list[Goal]:
+        """Return goals with one of the `statuses`, newest first; without `statuses` return all goals.
+
+        With `scope`, return only goals of this user or chat.
+        """
 
     async def has_open_goals(self) -> bool:
         """Return whether any goal is open. If none is, no goal can be due."""
@@ -210,8 +262,8 @@ class GoalStore(Protocol):
         """Return goals that are due, the earliest first.
 
         Three sorts of goals are due: active goals without a task, when the time of their next step has come; waiting
-        goals, when their session has a thread; and open goals after their deadline. An open goal after its deadline
-        that has a task is returned only if this task must be stopped now.
+        goals, when their session has a thread or has ended a task without one; and open goals after their deadline. An
+        open goal after its deadline that has a task is returned only if this task must be stopped now.
         """
 
     async def find_next_goal_at(self) -> int | None:
@@ -233,6 +285,14 @@ class GoalStore(Protocol):
         """
 
 
+def parse_scope(text: str) -> tuple[str, str]:
+    """Read a scope, such as user:ann or chat:main. Raise InvalidInput for any other text."""
+    kind, _, name = text.strip().partition(":")
+    if kind not in ("user", "chat") or not name.strip():
+        raise InvalidInput("a scope is user:NAME or chat:SESSION; write one of them.", field="scope")
+    return kind, name.strip()
+
+
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +303,7 @@ def normalise(goal: Goal) -> Goal:
         objective=goal.objective.strip(),
         scope_id=goal.scope_id.strip(),
         session_key=goal.session_key.strip() or f"goal:{goal.id}",
+        name=(goal.name or "").strip() or None,
         approvals=check_policy(goal.approvals),
         notices=check_notices(goal.notices),
     )
@@ -255,12 +316,16 @@ def validate(goal: Goal) -> None:
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
         ("objective", len(goal.objective) > MAX_OBJECTIVE, f"write an objective of up to {MAX_OBJECTIVE} characters."),
         ("status", goal.status not in TRANSITIONS, f"`status` must be one of: {', '.join(TRANSITIONS)}."),
+        ("name", not (goal.name is None or NAME.fullmatch(goal.name)), BAD_NAME),
+        ("judge", bool(goal.judge and goal.verifier), "name a judge or a verifier, but not both."),
+        ("every_seconds", goal.every_seconds < 0, "`every_seconds` must be above 0, or 0 for the goal's own pace."),
+        ("progress_every", goal.progress_every < 0, "`progress_every` must be above 0, or 0 for never."),
         ("max_steps", goal.max_steps < 0, "`max_steps` must be above 0, or 0 for no limit."),
         ("max_tokens", goal.max_tokens < 0, "`max_tokens` must be above 0, or 0 for no limit."),
         ("max_seconds", goal.max_seconds < 0, "`max_seconds` must be above 0, or 0 for no limit."),
         ("max_usd", not 0 <= goal.max_usd <= MOST, "`max_usd` must be above 0, or 0 for no limit."),
         *list_problems("check", goal.check_command, goal.check_timeout),
-        ("check", bool(goal.check_command and goal.verifier), "a check decides alone; leave out the verifier."),
+        ("check", bool(goal.check_command and goal.checker), "a check decides alone; leave out verifier and judge."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline is in the past; choose a later one."),
         ("deadline", goal.deadline_at >= LAST, "the deadline must be before the year 9999; choose an earlier one."),
     )

@@ -21,6 +21,7 @@ from midwatch.domain.budget import Budget, format_amount
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.goal import Goal, Means, Templates, Work
+from midwatch.domain.goal_pace import find_free_start, next_pace, plan_start, remember_start
 from midwatch.domain.lineage import extend_path, latest_turn
 from midwatch.domain.notice import notify
 from midwatch.domain.probe import EVIDENCE_SHOWN, CommandResult, Probe, note_check, write_check
@@ -41,13 +42,21 @@ MOST_ALIKE = 3
 """After this many steps with the same text and without a tool, the goal counts as stuck in a loop."""
 
 
+MOST_REPEATS = 6
+"""After this many steps with the same text, the goal counts as stuck in a loop although its steps used tools."""
+
+
 OBJECTIVE_SHOWN = 200
 
 
 TEXT_SHOWN = 500
 
 
+RESULT_JUDGED = 20_000
+
+
 MISSING = "\n\nIt was claimed before that the goal is reached. A check found that it is not: {missing}"
+JUDGED = "\n\nAfter the last step, a judge found that the goal is not reached yet: {missing}"
 
 
 CHECKED = (
@@ -56,7 +65,7 @@ CHECKED = (
 )
 
 
-PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)\}")
+PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence|result)\}")
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
@@ -64,16 +73,18 @@ def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
 
     Only placeholders of the template are replaced; braces in the objective and in the evidence stay as they are.
     """
-    text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
+    check = templates.judge if goal.judge else templates.verify
+    text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": check}[work]
     values = {
         "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
         "remaining": duration(max(0, goal.deadline_at - now) / SECOND), "evidence": goal.evidence or "none",
-        "objective": goal.objective,
+        "objective": goal.objective, "result": cut(goal.summary or "none", RESULT_JUDGED),
     }  # fmt: skip
     text = PLACEHOLDER.sub(lambda match: str(values[match[1]]), text)
     if work == "step" and goal.check_command:
         text += describe_check(goal)
-    return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
+    missing = JUDGED if goal.judge else MISSING
+    return text + missing.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
 
 
 def describe_check(goal: Goal) -> str:
@@ -86,7 +97,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
     """Return the step that begins the next task of a goal; `fields` are other fields of the goal to change."""
     after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
-    agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
+    agent = goal.checker if work == "verify" and goal.checker else goal.agent
     session = f"goal:{goal.id}|thread:verify-{number}" if work == "verify" else goal.session_key
     terms = means.terms[agent]
     task = new_task(
@@ -99,7 +110,9 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}", parent_turn_id=after.last_turn, source="goal",
     )  # fmt: skip
     task = task._replace(trace_path=extend_path(goal.id, task.id))
-    new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
+    new = {**fields, **BETWEEN, "step": number, "work": work, "task_id": task.id}
+    if work == "step":
+        new["starts"] = remember_start(goal.starts, now)
     begun = event_about(goal, GoalStep(goal_id=goal.id, step=number, work=work, task_id=task.id), now, task_id=task.id)
     step = Changes(updates=(update_record(goal, now, **new),), events=(begun._replace(**correlate(task)),))
     return step.plus(submit_task(task, now))
@@ -158,51 +171,135 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
 def _go_on(goal: Goal, now: int, means: Means, *, asks: bool = False, **fields: Any) -> Changes:
     """Return the step with which a goal goes on.
 
-    It begins the next task, now or, if the goal was delayed, later. If the deadline has passed or the budget is spent,
-    it ends or pauses the goal. With `asks`, the next task begins although the budget is spent, and asks people first.
+    It begins the next task, now or, if the goal rests or was delayed, later. If the deadline has passed or the budget
+    is spent, it ends or pauses the goal. With `asks`, the next task begins although the budget is spent, and asks
+    people first.
     """
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
-    over = over_budget(replace(goal, **fields))
+    after = replace(goal, **fields)
+    over = over_budget(after)
     if over is not None and not (asks and over.askable):
         return pause_goal(goal, now, over.why, remedy=over.remedy, **fields)
-    if goal.next_run_at is not None and goal.next_run_at > now:
+    if after.next_run_at is not None and after.next_run_at > now:
         return Changes(updates=(update_record(goal, now, **{"proposal": None, **fields}),))
+    free = find_free_start(goal.starts, now, means.steps_per_minute) if over is None else None
+    if free is not None:
+        why = f"{means.steps_per_minute} steps started within a minute"
+        rests = {"proposal": None, "next_run_at": min(free, goal.deadline_at), "delay_reason": why}
+        return Changes(updates=(update_record(goal, now, **{**fields, **rests}),))
     return begin(goal, "step", now, means, **fields)
 
 
 def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
     """Return the step that continues a goal after one of its tasks has ended."""
-    task = ended.task
     spent = _add_spending(goal, ended)
-    if goal.status != "active" or task.id != goal.task_id:
+    if ended.task.id != goal.task_id or goal.status not in ("active", "paused"):
         return Changes(updates=(update_record(goal, now, **spent),))
-    if goal.work != "verify" and task.status == "done" and task.result:
-        spent["summary"] = task.result
+    if goal.work != "verify" and ended.task.status == "done" and ended.task.result:
+        spent["summary"] = ended.task.result
     spent |= _note_check(ended)
-    late = now >= goal.deadline_at
+    if goal.status == "paused":
+        return _end_last_step(goal, ended, now, spent)
+    return _add_progress(goal, ended.task, now, _follow(goal, ended, now, means, spent))
+
+
+def _follow(goal: Goal, ended: EndedAttempt, now: int, means: Means, spent: dict[str, Any]) -> Changes:
+    """Return the step with which an active goal goes on, ends or pauses after its task has ended."""
+    task, late = ended.task, now >= goal.deadline_at
     if goal.work == "wrap_up" and late:
         return time_out_goal(goal, now, **spent)
     if task.status == "cancelled" and not late:
-        return pause_goal(goal, now, "its running step was stopped", **spent)
+        stopped = f"{ended.actor} stopped its step {task.id}" if ended.actor else "its running step was stopped"
+        return pause_goal(goal, now, stopped, **spent)
     if goal.work == "verify":
         return _judge_claim(goal, task, now, means, spent)
     if ended.check is not None and ended.check.passed:
         return complete_checked(goal, ended.check, now, spent)
-    if goal.proposal == "complete" and not goal.check_command:
-        if goal.verifier:
-            return begin(goal, "verify", now, means, errors=0, **_count_alike(goal, ended), **spent)
+    claims = goal.proposal == "complete" and not goal.check_command
+    if claims and not goal.checker:
         return complete_goal(goal, now, **spent)
-    if late or over_budget(replace(goal, **spent)):
+    if claims:
+        return begin(goal, "verify", now, means, errors=0, **_measure(goal, ended), **spent)
+    judged = bool(goal.judge) and task.status == "done" and goal.proposal is None
+    if late or (over_budget(replace(goal, **spent)) and not judged):
         return _go_on(goal, now, means, asks=ended.asks and task.outcome != "budget", **spent)
     if task.status == "failed":
         return _retry_later(goal, task, now, spent)
+    spent |= {"errors": 0, **(_measure(goal, ended) if goal.work == "step" else {})}
     if goal.proposal == "delay":  # the agent waits for something, so equal texts are no loop
-        return _go_on(goal, now, means, errors=0, alike=0, last_mark=None, **spent)
-    spent |= {"errors": 0, **_count_alike(goal, ended)}
-    if spent["alike"] >= MOST_ALIKE:
-        return pause_goal(goal, now, f"{MOST_ALIKE} steps ended with the same words and used no tool", **spent)
-    return _go_on(goal, now, means, **spent)
+        spent |= {"alike": 0, "repeats": 0, "last_mark": None}
+        return _go_on(goal, now, means, **spent, **_plan_next(goal, now, spent, every=0))
+    if judged:
+        return begin(goal, "verify", now, means, **spent)
+    if why := _find_loop(replace(goal, **spent)):
+        return pause_goal(goal, now, why, **spent)
+    return _go_on(goal, now, means, **spent, **_plan_next(goal, now, spent))
+
+
+def _end_last_step(goal: Goal, ended: EndedAttempt, now: int, spent: dict[str, Any]) -> Changes:
+    """Return the step after the last step of a goal that was paused meanwhile.
+
+    The goal is complete if its check passed, or if the agent claims so and nobody checks it.
+    """
+    spent["task_id"] = None
+    if ended.check is not None and ended.check.passed:
+        return complete_checked(goal, ended.check, now, spent)
+    claims = goal.proposal == "complete" and ended.task.status != "cancelled"
+    if claims and not goal.checker and not goal.check_command:
+        return complete_goal(goal, now, **spent)
+    return Changes(updates=(update_record(goal, now, **spent),))
+
+
+def _measure(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
+    """Return the fields that a step changes by its length, its tools and its words: the pace, and what is alike."""
+    task = ended.task
+    mark = hashlib.sha256((task.result or "").strip().encode()).hexdigest()[:16]
+    same = mark == goal.last_mark
+    repeats, alike = (goal.repeats + 1, goal.alike + 1) if same else (1, 1)
+    seconds = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
+    pace = next_pace(goal.pace, seconds=seconds, tools=ended.tools, same=same)
+    return {"pace": pace, "repeats": repeats, "alike": 0 if ended.tools else alike, "last_mark": mark}
+
+
+def _find_loop(goal: Goal) -> str | None:
+    """Return why a goal counts as stuck in a loop, or None."""
+    if goal.alike >= MOST_ALIKE:
+        return f"{MOST_ALIKE} steps ended with the same words and used no tool"
+    if goal.repeats >= MOST_REPEATS:
+        return f"{MOST_REPEATS} steps ended with the same words although they used tools"
+    return None
+
+
+def _plan_next(goal: Goal, now: int, fields: dict[str, Any], every: float | None = None) -> dict[str, Any]:
+    """Return the fields with the time of the next step. A time that the agent asked for stays as it is."""
+    after = replace(goal, **fields)
+    if after.next_run_at is not None and after.next_run_at > now:
+        return {}
+    due, why = plan_start(
+        now, after.deadline_at, pace=after.pace, alike=after.repeats > 1,
+        every=after.every_seconds if every is None else every, started=max(after.starts, default=None),
+    )  # fmt: skip
+    return {"next_run_at": due, "delay_reason": why}
+
+
+def plan_again(goal: Goal, now: int) -> dict[str, Any]:
+    """Return the fields with the time of the next step of a goal whose interval was changed between two steps."""
+    return _plan_next(replace(goal, next_run_at=None), now, {})
+
+
+def _add_progress(goal: Goal, task: Task, now: int, changes: Changes) -> Changes:
+    """Return the changes, with a notice about the progress if the goal goes on and its last notice is long ago."""
+    last = goal.progress_at if goal.progress_at is not None else goal.created_at
+    due = goal.route and goal.progress_every and now >= last + int(goal.progress_every * SECOND)
+    if not due or goal.work != "step" or task.status != "done" or changes.deliveries:
+        return changes
+    of = f" of {goal.max_steps}" if goal.max_steps else ""
+    text = f"step {goal.step}{of}: {cut(task.result or '', TEXT_SHOWN)}\n{cut(goal.objective, OBJECTIVE_SHOWN)}"
+    sent = notify(goal.route, goal.notices, goal.id, f"goal_progress:{goal.step}", text, now)
+    first = changes.updates[0]
+    update = first._replace(fields={**first.fields, "progress_at": now})
+    return changes._replace(updates=(update, *changes.updates[1:]), deliveries=sent)
 
 
 def _note_check(ended: EndedAttempt) -> dict[str, Any]:
@@ -215,14 +312,6 @@ def complete_checked(goal: Goal, check: CommandResult, now: int, spent: dict[str
     """End a goal whose command says that it is reached. The evidence is the command and the end of its output."""
     evidence = check.tell(str(spent["last_check"]["command"]), EVIDENCE_SHOWN)
     return complete_goal(goal, now, evidence=evidence, missing=None, **spent)
-
-
-def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
-    """Return the fields that count how many steps in a row ended with the same text and used no tool."""
-    if ended.tools:
-        return {"alike": 0, "last_mark": None}
-    mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
-    return {"alike": goal.alike + 1 if mark == goal.last_mark else 1, "last_mark": mark}
 
 
 def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
@@ -269,27 +358,31 @@ def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fiel
     if errors >= MOST_ERRORS:
         return pause_goal(goal, now, f"{errors} {what} failed in a row: {error}", errors=errors, **spent)
     pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
-    due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
+    wanted = [now + int(pause * SECOND), goal.next_run_at or 0]
+    if goal.every_seconds and goal.starts:
+        wanted.append(goal.starts[-1] + int(goal.every_seconds * SECOND))
+    due = min(max(wanted), goal.deadline_at)
     why = f"one of its {what} failed: {error}"
     new = {"errors": errors, "next_run_at": due, "delay_reason": why, "proposal": None, **spent, **fields}
     return change_record(goal, GoalDelayed(goal_id=goal.id, until=iso(due), reason=why), now, **new)
 
 
 def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
-    """Return the step after a verification: complete the goal if the verifier clearly says yes, otherwise go on."""
+    """Return the step after a check: complete the goal if the verifier or the judge clearly says yes, else go on."""
     answer = (task.result or "").strip()
     if task.status == "done" and (answer.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
-        return complete_goal(goal, now, missing=None, **spent)
+        evidence = goal.evidence or (cut(answer, TEXT_SHOWN) if goal.judge else None)
+        return complete_goal(goal, now, missing=None, evidence=evidence, **spent)
     over = over_budget(replace(goal, **spent)) if task.outcome == "budget" else None
     if over is not None and now < goal.deadline_at:  # the verification itself went beyond the limit
         return pause_goal(goal, now, over.why, remedy=over.remedy, **spent)
     if task.status != "done" and now < goal.deadline_at:  # the claim was not checked, so it is verified again
         return _retry_later(goal, task, now, spent, proposal="complete")
     missing = cut(answer or task.error or "the verification gave no answer", TEXT_SHOWN)
-    if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
-        why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
-        return pause_goal(goal, now, why, missing=missing, **spent)
-    return _go_on(goal, now, means, missing=missing, errors=0, **spent)
+    spent |= {"missing": missing, "errors": 0}
+    if (loop := _find_loop(goal)) and now < goal.deadline_at:
+        return pause_goal(goal, now, f"{loop}, and the goal is not reached: {missing}", **spent)
+    return _go_on(goal, now, means, **spent, **_plan_next(goal, now, spent))
 
 
 def complete_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: Any) -> Changes:
@@ -311,15 +404,23 @@ def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: A
 
 
 def pause_goal(
-    goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
+    goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, keeps_step: bool = False,
+    **fields: Any,
 ) -> Changes:  # fmt: skip
-    """Pause a goal until it is resumed; its deadline does not change."""
+    """Pause a goal until it is resumed; its deadline does not change.
+
+    With `keeps_step` its running step goes on to its end and may still report that the goal is reached.
+    """
     after = replace(goal, **fields)
     lines = [
         f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
         f"Raise it: {remedy}" if remedy else "", f"Resume it: midwatch goal resume {goal.id}",
     ]  # fmt: skip
-    rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why, "task_id": None}
+    rests = {**fields, **BETWEEN, "status": "paused", "paused_why": why}
+    if keeps_step:
+        rests["proposal"] = goal.proposal
+    else:
+        rests["task_id"] = None
     text = "\n".join(line for line in lines if line)
     payload = GoalPaused(goal_id=goal.id, why=why)
     return _write_with_notice(goal, payload, now, actor, rests, f"goal_paused:{goal.revision}", text)

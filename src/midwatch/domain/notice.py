@@ -33,7 +33,8 @@ POLICIES = ("all", "result", "changes", "failures", "questions", "digest:hourly"
 CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 _DAILY = re.compile(rf"digest:daily@{CLOCK}")
 KINDS: Mapping[str, Kind] = {
-    "started": "start", "done": "result", "cancelled": "result", "goal_completed": "result", "failed": "failure",
+    "started": "start", "done": "result", "cancelled": "result", "goal_completed": "result",
+    "goal_progress": "result", "failed": "failure",
     "timed_out": "failure", "goal_timeout": "failure",
 }  # fmt: skip
 """The kinds of notices. All others are urgent: questions, pauses, warnings, and alerts."""

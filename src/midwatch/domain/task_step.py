@@ -14,8 +14,8 @@ class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, and its thread.
 
     If the task is tried again, `why` is the reason. `check` is the result of the command that checks a goal, if it ran
-    after the turn. `spent` is what the account of the task has spent, if it is known.
-    `asks` is whether people are asked when this account is spent.
+    after the turn. `spent` is what the account of the task has spent, if it is known. `asks` is whether people are
+    asked when this account is spent. `actor` is the person who cancelled the task.
     """
 
     task: Task
@@ -25,6 +25,7 @@ class EndedAttempt(NamedTuple):
     spent: Spending | None = None
     asks: bool = False
     check: CommandResult | None = None
+    actor: str | None = None
 
 
 class TaskStep(NamedTuple):

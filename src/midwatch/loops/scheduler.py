@@ -25,6 +25,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import Automation, Hold
 from midwatch.domain.changes import Changes
 from midwatch.domain.goal import Goal, Templates
+from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.handoff import Handoff
 from midwatch.domain.notice import PlanNotices, keep_policy
 from midwatch.domain.store import Store
@@ -55,6 +56,7 @@ class Scheduler(LeaderLoop):
         plan: PlanNotices = keep_policy,
         *,
         nap: float = LONGEST_NAP,
+        steps_per_minute: int = STEPS_PER_MINUTE,
     ) -> None:
         super().__init__(clock, leads, log, nap=nap)
         self._store = store
@@ -64,6 +66,7 @@ class Scheduler(LeaderLoop):
         self._expire = expire
         self._calendars = calendars
         self._plan = plan
+        self._steps_per_minute = steps_per_minute
 
     async def look(self) -> int | None:
         """Start all due work, and return the time of the next check.
@@ -176,12 +179,13 @@ class Scheduler(LeaderLoop):
 
     async def _wake_goal(self, goal: Goal) -> None:
         try:
-            late = goal.status == "active" and goal.deadline_at <= self._clock.now()
+            late = goal.status in ("active", "paused") and goal.deadline_at <= self._clock.now()
             if late and (step := await self._store.find_open_step(goal.id)) is not None:
                 if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal continues
                     await self._cancel(step.id)
-                return
-            means = await goals.means_of(goal, self._terms, self._templates)
+                if goal.status == "active":
+                    return
+            means = await goals.means_of(goal, self._terms, self._templates, self._steps_per_minute)
             session = await self._store.get_session(goal.session_key)
             thread = session.thread_id if session else None
             planned = replace(goal, notices=self._plan(goal.route, goal.notices))

@@ -44,9 +44,9 @@ from midwatch.running.probe import check_goal, prepare_run
 from midwatch.running.run import Run
 from midwatch.running.running_tasks import RunningTasks
 from midwatch.running.turn import LiveTurn
-from midwatch.services.goals import goal_of
 from midwatch.services.notifications import Notifications
 from midwatch.services.task_endings import TaskEndings
+from midwatch.services.task_stops import goal_of
 from midwatch.services.worktrees import Worktrees
 
 log = logging.getLogger("midwatch.worker")

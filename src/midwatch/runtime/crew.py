@@ -126,6 +126,7 @@ class Crew:
         self.scheduler = Scheduler(
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
             desk.handoffs.expire, settings.list_calendars(), desk.notifications.plan, nap=pace.nap,
+            steps_per_minute=settings.goals.steps_per_minute,
         )  # fmt: skip
         self.trigger_watch = build_trigger_watch(desk, self.engine.leads, pace.nap)
         desk.registry.on_change(self._offer_agents)

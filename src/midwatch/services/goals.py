@@ -5,13 +5,13 @@ The record is `midwatch.domain.goal`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from midwatch.base.clock import SECOND, Clock, iso
-from midwatch.base.errors import Conflict, Forbidden, InvalidInput
+from midwatch.base.errors import Conflict, Forbidden, InvalidInput, NotFound
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
@@ -21,23 +21,30 @@ from midwatch.domain.changes import Changes, change_record, event_about, update_
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
 from midwatch.domain.goal import TRANSITIONS, Goal, Status, normalise, validate
+from midwatch.domain.goal_pace import EVERY
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
+from midwatch.domain.task_store import TaskFilter
 from midwatch.services.accounts import change_limits, read_cost
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check, resolve_workdir
-from midwatch.services.task_stops import stop_work
+from midwatch.services.task_stops import goal_of, stop_work
 from midwatch.services.tasks import Tasks
 
 SETTABLE, CHANGEABLE = settable(Goal) | {"deadline"}, changeable(Goal) | {"deadline"}
 CLEARABLE = clearable(Goal)
 ACCOUNT_FIELDS = frozenset({"max_tokens", "max_usd", "max_seconds", "on_budget"})
 """The fields that decide about the account of a goal. An edit of another field leaves an open question as it is."""
+RUNS_READ = 20
+"""How many runs of an agent are read to see which usage it reports."""
+WORDS = {"tokens": "tokens", "usd": "cost"}
+MOST_WORK = 1000
+"""How many tasks of a goal are cancelled at most when it is cleared."""
 
 
 class Goals(ManagedRecords[Goal]):
@@ -87,14 +94,15 @@ class Goals(ManagedRecords[Goal]):
             await self._tasks.authorization.check_session(actor, "manage", key)
         session = await self._store.get_session(key) if key else None
         agent = await self._choose_agent(wish.pop("agent", None), session)
-        if wish.get("verifier"):
-            await self._tasks.check_agent(wish["verifier"])
+        for checker in filter(None, (wish.get("verifier"), wish.get("judge"))):
+            await self._tasks.check_agent(checker)
+        wish.setdefault("scope_kind", "chat" if key and "scope_id" not in wish else "user")
         route = wish.pop("route", None) or self._default_route
         draft = Goal(
             id=new_id("g", now), objective=objective, agent=agent, creator=creator,
             scope_id=wish.pop("scope_id", key or creator or "owner"), session_key=key or "",
             workdir=resolve_workdir(wish.pop("workdir", None)) or (session.workdir if session else None),
-            status="waiting_for_session" if key and not (session and session.thread_id) else "active",
+            status="waiting_for_session" if key and await self._awaits_thread(key, agent) else "active",
             route=self._check_route(route) if route else None, created_at=now, updated_at=now, **wish,
         )  # fmt: skip
         goal = normalise(draft)
@@ -107,28 +115,82 @@ class Goals(ManagedRecords[Goal]):
                 Changes(records=(goal, account), events=(event_about(goal, created, now, creator),))
             )
         except Conflict:
-            open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
-            goal_name = f" ({open_goal.id})" if open_goal else ""
-            raise Conflict(f"{goal.scope_id} has an open goal{goal_name}; first complete or clear that goal.") from None
+            raise _name_conflict(goal) from None
         return goal
 
     async def _choose_agent(self, requested: str | None, session: Session | None) -> str:
-        """Return the agent of a new goal. If the goal has a session, this is the agent of the session."""
+        """Return the agent of a new goal. If the goal has a session, this is by default the agent of the session.
+
+        Another agent may go on in a session that has no thread: then the agent of the session forgets nothing.
+        """
         if session is not None and requested not in (None, session.agent):
-            raise InvalidInput(
-                f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
-            )
+            if session.thread_id or session.live_owner:
+                raise InvalidInput(
+                    f"session {session.key} continues a thread of agent {session.agent}, which another agent would "
+                    f"end; name {session.agent}, or another session.",
+                    field="agent",
+                )
+            return await self._tasks.check_agent(requested)
         return await self._tasks.check_agent(session.agent if session else requested)
 
     async def get(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Return the goal, or raise NotFound."""
-        goal = require(await self._store.get_goal(goal_id.strip()), "goal", goal_id)
+        """Return the goal with this id or name, or raise NotFound.
+
+        An open goal is preferred. Raise Conflict if several goals have the name, in different scopes.
+        """
+        goal = await self._store.get_goal(goal_id.strip()) or await self._find_named(goal_id.strip(), actor)
+        goal = require(goal, "goal", goal_id)
         authorize(actor, "read", own_record(goal))
         return goal
 
+    async def _resolve(self, goal_id: str, actor: AnyActor) -> str:
+        """Return the id of the goal with this id or name. An unknown name is returned as it is."""
+        if await self._store.get_goal(goal_id.strip()):
+            return goal_id.strip()
+        named = await self._find_named(goal_id.strip(), actor)
+        return named.id if named else goal_id
+
+    async def _find_named(self, name: str, actor: AnyActor) -> Goal | None:
+        """Return the goal with this name that the actor may read, or None. A goal of the actor's own is preferred."""
+        if not rules.NAME.fullmatch(name):
+            return None
+        may_read = self._tasks.authorization.may_read
+        found = [goal for goal in await self._store.list_named_goals(name) if await may_read(actor, goal)]
+        found = [goal for goal in found if goal.open] or found[:1]
+        own = [goal for goal in found if (goal.scope_kind, goal.scope_id) == ("user", actor_name(actor))]
+        if len(found) > 1 and not own:
+            raise _several(f"have the name {name}", found)
+        return next(iter(own or found), None)
+
+    async def get_of_scope(self, scope: str, *, actor: AnyActor = None) -> Goal:
+        """Return the only goal of a scope, such as user:ann or chat:main: its open goal or, without one, its newest.
+
+        Raise NotFound if the scope has no goal, and Conflict if it has several open goals.
+        """
+        goals = await self.list(scope=scope, limit=200, actor=actor)
+        found = [goal for goal in goals if goal.open] or goals[:1]
+        if len(found) > 1:
+            raise _several(f"are open in {scope}", found)
+        return require(next(iter(found), None), "goal", scope)
+
+    async def warn(self, goal: Goal) -> list[str]:
+        """Return a warning for each budget of a goal whose usage its agent does not report."""
+        limited = [kind for kind, most in (("tokens", goal.max_tokens), ("usd", goal.max_usd)) if most and goal.open]
+        if not limited:
+            return []
+        which = TaskFilter(agent=goal.agent, statuses=("done",), limit=RUNS_READ)
+        usages = [task.usage for task in await self._store.list_tasks(which)]
+        terms = await self._terms(goal.agent)
+        return [
+            f"agent {goal.agent} does not report its {WORDS[kind]}, so `max_{kind}` never stops this goal; "
+            "limit it with `max_steps` or `max_seconds`."
+            for kind in limited
+            if not (any(_reports(usage, kind) for usage in usages) if usages else kind in terms.reports)
+        ]
+
     async def steps(self, goal_id: str, limit: int = 20, *, actor: AnyActor = None) -> list[Task]:
         """Return the tasks of a goal, newest first."""
-        await self.get(goal_id, actor=actor)
+        goal_id = (await self.get(goal_id, actor=actor)).id
         return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
     async def describe(self, goal: Goal) -> dict[str, Any]:
@@ -161,29 +223,53 @@ class Goals(ManagedRecords[Goal]):
                 raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
             payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
             fields = {name: getattr(after, name) for name in values}
+            if "every_seconds" in values and goal.delay_reason and goal.starts and goal.proposal is None:
+                fields |= steps.plan_again(after, now) if goal.delay_reason.startswith(EVERY) else {}
             step = change_record(goal, payload, now, actor_name(actor), **fields)
             return step.plus(await self._set_limits(goal, after, values.keys(), now))
 
-        return await self._change(goal_id, change, actor, revision)
+        goal_id = await self._resolve(goal_id, actor)
+        try:
+            return await self._change(goal_id, change, actor, revision)
+        except Conflict:
+            wanted = values.get("name")
+            goal = await self.get(goal_id)
+            if wanted and goal.name != wanted and await self._is_taken(replace(goal, name=wanted)):
+                raise _name_conflict(replace(goal, name=wanted)) from None
+            raise
 
-    async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Goal:
-        """Pause a goal: stop its running step and start no more steps. A second call changes nothing."""
+    async def _is_taken(self, wish: Goal) -> bool:
+        """Return whether another open goal of the scope has the name."""
+        scope = (wish.scope_kind, wish.scope_id)
+        named = await self._store.list_named_goals(wish.name or "")
+        return any(other.open and (other.scope_kind, other.scope_id) == scope for other in named)
+
+    async def pause(
+        self, goal_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
+    ) -> Goal:
+        """Pause a goal: start no more steps. A running step goes on to its end; with `stop` it is stopped, too."""
+        goal_id = await self._resolve(goal_id, actor)
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
-            if goal.status == "paused":
-                return Changes()
-            step = steps.pause_goal(self._plan_notices(goal), now, why, actor=actor_name(actor))
-            return step.plus(await self._stop_step(goal, now, actor))
+            work = await self._store.find_open_step(goal.id)
+            keeps = not stop and work is not None and work.status == "running"
+            paused = goal.status == "paused"
+            planned = self._plan_notices(goal)
+            step = (
+                Changes() if paused else steps.pause_goal(planned, now, why, actor=actor_name(actor), keeps_step=keeps)
+            )
+            return step if keeps or (paused and not stop) else step.plus(await self._stop_step(goal, now, actor))
 
-        await self._change(goal_id, change, actor)
-        return await self._cancel_delegate(goal_id, actor)
+        goal = await self._change(goal_id, change, actor)
+        return goal if goal.task_id and not stop else await self._cancel_delegate(goal.id, actor)
 
     async def resume(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Resume a paused goal and reset its number of errors.
 
-        If the session of the goal has no thread yet, the goal waits until the session has a thread.
+        If the session of the goal may still get a thread, the goal waits until the session has a thread.
         """
+        goal_id = await self._resolve(goal_id, actor)
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -192,7 +278,8 @@ class Goals(ManagedRecords[Goal]):
             _check_can_continue(goal, now)
             status: Status = "waiting_for_session" if not goal.step and await self._lacks_thread(goal) else "active"
             fields = {
-                **steps.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "last_mark": None,
+                **steps.BETWEEN, "status": status, "paused_why": None, "errors": 0, "alike": 0, "repeats": 0,
+                "last_mark": None, "pace": 0.0, "proposal": goal.proposal if goal.task_id else None,
             }  # fmt: skip
             resumed = GoalChanged(goal_id=goal.id, fields=("status",), status=status)
             return change_record(goal, resumed, now, actor_name(actor), **fields)
@@ -202,11 +289,23 @@ class Goals(ManagedRecords[Goal]):
     async def _lacks_thread(self, goal: Goal) -> bool:
         if goal.session_key == f"goal:{goal.id}":
             return False
-        session = await self._store.get_session(goal.session_key)
-        return session is None or not session.thread_id
+        return await self._awaits_thread(goal.session_key, goal.agent)
+
+    async def _awaits_thread(self, key: str, agent: str) -> bool:
+        """Return whether a goal in a session waits, because the agent has no thread in it but may still report one.
+
+        An agent that has ended a task in the session without a thread reports none.
+        """
+        session = await self._store.get_session(key)
+        if session is not None and (session.thread_id or session.agent != agent):
+            return False
+        if not (await self._terms(agent)).threads:
+            return False
+        return not await self._store.list_tasks(TaskFilter(session_key=key, statuses=("done",), limit=1))
 
     async def step(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
         """Begin the next step of a goal now, even if the goal was delayed."""
+        goal_id = await self._resolve(goal_id, actor)
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -230,6 +329,7 @@ class Goals(ManagedRecords[Goal]):
         The request of a person has effect at once. The goal's agent makes the request in a step, whose task is
         `in_step`. The agent's request has effect after the step has ended and the verifier, if there is one, agrees.
         """
+        goal_id = await self._resolve(goal_id, actor)
         in_step = in_step or await self._own_step(actor, goal_id)
         if in_step and not evidence.strip():
             raise InvalidInput("the evidence is empty; describe the proof that the goal is reached.", field="evidence")
@@ -249,7 +349,8 @@ class Goals(ManagedRecords[Goal]):
     async def delay(
         self, goal_id: str, seconds: float, reason: str, *, actor: AnyActor = None, in_step: str | None = None
     ) -> Goal:
-        """Delay the next step of a goal by `seconds`. With 0 the next step begins at once."""
+        """Delay the next step of a goal by `seconds`. With 0 the next step begins at the pace of the goal."""
+        goal_id = await self._resolve(goal_id, actor)
         in_step = in_step or await self._own_step(actor, goal_id)
 
         async def change(goal: Goal, now: int) -> Changes:
@@ -260,8 +361,10 @@ class Goals(ManagedRecords[Goal]):
         return await self._change(goal_id, change, None if in_step else actor)
 
     async def clear(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Delete a goal and stop its running step."""
+        """Delete a goal, stop its running step, and cancel the background work that its steps have submitted."""
         name = actor_name(actor)
+        goal_id = await self._resolve(goal_id, actor)
+        work = await self._store.list_account_tasks(goal_id, MOST_WORK)
         for _ in range(TRIES):
             goal = await self._get_managed(goal_id, actor)
             now = self._clock.now()
@@ -271,15 +374,29 @@ class Goals(ManagedRecords[Goal]):
             changes = Changes(events=(event_about(goal, payload, now, name),)).plus(stop)
             with suppress(Conflict):  # its step changed meanwhile
                 if await self._store.delete_goal(goal.id, goal.revision, changes):
+                    await self._cancel_work(goal.id, work, name)
                     return goal
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
-    async def list(self, status: str = "", *, limit: int = 20, actor: AnyActor = None) -> list[Goal]:
-        """Return the goals with this status, newest first. Without a status, or with `all`, return all goals."""
+    async def _cancel_work(self, goal_id: str, work: Sequence[Task], actor: str | None) -> None:
+        """Cancel the open tasks that the steps of a goal have submitted."""
+        for task in work:
+            if task.open and task.cause_id != goal_id:
+                with suppress(Conflict, NotFound):
+                    await self._tasks.cancel(task.id, actor=actor)
+
+    async def list(
+        self, status: str = "", *, scope: str = "", limit: int = 20, actor: AnyActor = None
+    ) -> Sequence[Goal]:
+        """Return the goals with this status, newest first. Without a status, or with `all`, return all goals.
+
+        With `scope`, such as user:ann or chat:main, return only goals of this scope.
+        """
         authorize(actor, "oversee")
         chosen = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
-        return await self._store.list_goals(statuses, min(max(1, limit), 200))
+        where = rules.parse_scope(scope) if scope else None
+        return await self._store.list_goals(statuses, min(max(1, limit), 200), where)
 
     async def _set_limits(self, before: Goal, after: Goal, edited: Set[str], now: int) -> Changes:
         """Return the changes that give the account of a goal its new limits, if they were edited."""
@@ -337,6 +454,22 @@ def _is_waiting_delegate(step: Task) -> bool:
     return step.cause == "handoff" and step.status == "pending"
 
 
+def _reports(usage: Mapping[str, Any] | None, kind: str) -> bool:
+    """Return whether the usage of a task contains figures of this kind."""
+    names = ("input_tokens", "output_tokens", "tokens") if kind == "tokens" else ("cost_usd", "usd")
+    return any((usage or {}).get(name) for name in names)
+
+
+def _name_conflict(goal: Goal) -> Conflict:
+    scope = f"{goal.scope_kind}:{goal.scope_id}"
+    return Conflict(f"{scope} has an open goal with the name {goal.name}; choose another name, or end that goal first.")
+
+
+def _several(what: str, goals: Sequence[Goal]) -> Conflict:
+    names = ", ".join(f"{goal.id} ({goal.scope_kind}:{goal.scope_id})" for goal in goals[:5])
+    return Conflict(f"several goals {what}: {names}; name one by its id.")
+
+
 def _check_open(goal: Goal) -> None:
     if not goal.open:
         raise Conflict(f"goal {goal.id} is {goal.status} and cannot be changed; create a new goal.")
@@ -347,7 +480,7 @@ def _check_step(goal: Goal, task_id: str) -> None:
 
     An earlier step, or the task that verifies the goal, may not change the goal.
     """
-    if goal.status != "active" or goal.task_id != task_id or goal.work != "step":
+    if goal.status not in ("active", "paused") or goal.task_id != task_id or goal.work != "step":
         raise Conflict(f"task {task_id} is not the current step of goal {goal.id}, so it cannot change the goal.")
 
 
@@ -357,20 +490,6 @@ def _check_can_continue(goal: Goal, now: int) -> None:
         raise Conflict(f"{over.why}; increase the budget with `{over.remedy}`.")
     if now >= goal.deadline_at:
         raise Conflict("the deadline has passed; set a later one with `midwatch goal edit`, or create a new goal.")
-
-
-async def goal_of(store: Store, task: Task) -> str | None:
-    """Return the id of the goal that a task works on, or None.
-
-    The task is a step of the goal, or a step has handed its work over to the task.
-    """
-    if task.cause != "handoff" or task.root_id is None:
-        return task.cause_id if task.cause == "goal" else None
-    root = await store.get_task(task.root_id)
-    if root is None or root.cause != "goal" or root.cause_id is None:
-        return None
-    step = await store.find_open_step(root.cause_id)
-    return root.cause_id if step is not None and step.id == task.id else None
 
 
 def _read_names(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class Sessions:
             return None
         await self._authorization.check_task(actor, "manage", running)
         if mode == "stop":
-            return await self._close_turn(view.session, hint or "", name)
+            return await self._close_turn(view.session, running, hint or "", name)
         with suppress(AlreadyFinished):
             stopped = await self._tasks.cancel(running, actor=name)
             if stopped.cause == "automation" and stopped.cause_id and self._pause is not None:
@@ -225,12 +225,13 @@ class Sessions:
             return running
         return None
 
-    async def _close_turn(self, session: Session, hint: str, actor: str | None) -> str | None:
+    async def _close_turn(self, session: Session, task_id: str, hint: str, actor: str | None) -> str | None:
         if not await self._tasks.steerable(session.agent):
             raise Conflict(
                 f"agent {session.agent} takes no messages during a turn, so it cannot be asked for a final answer; "
                 f"end the turn now with `midwatch session interrupt {shlex.quote(session.key)}`."
             )
+        await self._tasks.pause_goal(task_id, actor=actor)  # first, so that no further step begins
         try:
             sent = await self._tasks.stop(session.key, hint.strip(), actor=actor)
         except InvalidInput as problem:

@@ -17,12 +17,14 @@ from midwatch.domain.budget import Spending
 from midwatch.domain.changes import Changes, Charge, Fence
 from midwatch.domain.channel import Delivery
 from midwatch.domain.goal import Templates
+from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.notice import PlanNotices, is_repeated, keep_policy
 from midwatch.domain.probe import CommandResult
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.task_step import EndedAttempt, TaskStep
+from midwatch.services.task_stops import goal_of
 
 
 class TaskEndings:
@@ -35,12 +37,14 @@ class TaskEndings:
         terms: Callable[[str], Awaitable[AgentTerms]],
         templates: Templates | None = None,
         plan: PlanNotices = keep_policy,
+        steps_per_minute: int = STEPS_PER_MINUTE,
     ) -> None:
         self._store = store
         self._clock = clock
         self._terms = terms
         self._templates = templates or Templates()
         self._plan = plan
+        self._steps_per_minute = steps_per_minute
 
     async def end_attempt(
         self,
@@ -53,14 +57,15 @@ class TaskEndings:
         thread_id: str | None = None,
         charges: Sequence[Charge] = (),
         check: CommandResult | None = None,
+        actor: str | None = None,
     ) -> Changes:
         """Return all changes that are written when an attempt ends.
 
         These are the changes of the task itself, of the automation, goal or handoff that the task belongs to, and of
         open questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason why they
-        expire. `charges` is what the attempt charges at its end. `check` is the result of the
-        goal's command. If another process changes one of these records
-        meanwhile, writing the changes raises Conflict; then call this method again.
+        expire. `charges` is what the attempt charges at its end. `check` is the result of the goal's command. `actor`
+        is the person who cancelled the task. If another process changes one of these records meanwhile, writing the
+        changes raises Conflict; then call this method again.
         """
         if before.cause == "automation" and before.cause_id and step.task.outcome == "cancelled":
             owner = await self._store.get_automation(before.cause_id)
@@ -79,7 +84,8 @@ class TaskEndings:
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
         if before.cause == "automation":
             changes = changes._replace(deliveries=await self._leave_out_repeated(after, changes.deliveries))
-        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None, check=check)
+        why_again = step.reason if tried_again else None
+        ended = EndedAttempt(after, tools, thread_id, why_again, check=check, actor=actor)
         return changes.plus(unread).plus(await self._update_cause(ended, charges))
 
     async def _leave_out_repeated(self, run: Task, deliveries: tuple[Delivery, ...]) -> tuple[Delivery, ...]:
@@ -92,6 +98,21 @@ class TaskEndings:
                     continue
             told.append(delivery)
         return tuple(told)
+
+    async def pause_goal(self, task: Task, why: str, actor: str | None, *, keeps_step: bool = False) -> Changes:
+        """Return the changes that pause the goal that a running task works on, because a person stops the task.
+
+        `why` says what the person did. With `keeps_step` the task goes on to its end.
+        """
+        goal_id, now = await goal_of(self._store, task), self._clock.now()
+        aim = await self._store.get_goal(goal_id) if goal_id else None
+        if aim is None or aim.status != "active" or now >= aim.deadline_at:
+            return Changes()
+        if task.cause == "goal" and aim.task_id != task.id:
+            return Changes()
+        why = f"{actor or 'a person'} {why} {task.id}"
+        aim = replace(aim, notices=self._plan(aim.route, aim.notices))
+        return goal_step.pause_goal(aim, now, why, actor=actor, keeps_step=keeps_step)
 
     async def _requeue_steers(self, task: Task) -> Changes:
         queued = await self._store.list_queued_steers(task.id)
@@ -136,7 +157,8 @@ class TaskEndings:
             if aim is not None:
                 aim = replace(aim, notices=self._plan(aim.route, aim.notices))
                 ended = await self._add_account(ended, aim.id, charges)
-                return goal_step.advance(aim, ended, now, await goal.means_of(aim, self._terms, self._templates))
+                means = await goal.means_of(aim, self._terms, self._templates, self._steps_per_minute)
+                return goal_step.advance(aim, ended, now, means)
         return Changes()
 
     async def _add_account(self, ended: EndedAttempt, account_id: str, charges: Sequence[Charge]) -> EndedAttempt:

@@ -9,6 +9,20 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end, guard_ownership, meta
 
 
+async def goal_of(store: Store, task: Task) -> str | None:
+    """Return the id of the goal that a task works on, or None.
+
+    The task is a step of the goal, or a step has handed its work over to the task.
+    """
+    if task.cause != "handoff" or task.root_id is None:
+        return task.cause_id if task.cause == "goal" else None
+    root = await store.get_task(task.root_id)
+    if root is None or root.cause != "goal" or root.cause_id is None:
+        return None
+    step = await store.find_open_step(root.cause_id)
+    return root.cause_id if step is not None and step.id == task.id else None
+
+
 def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
     """Return the task after a stop, and its changes.
 

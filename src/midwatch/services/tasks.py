@@ -253,10 +253,25 @@ class Tasks:
                 raise AlreadyFinished(task.id, task.status)
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
             if self._endings is not None and task.stop_requested != "cancel":
-                changes = await self._endings.end_attempt(task, TaskStep(after, changes))
+                name = actor_name(actor)
+                changes = await self._endings.end_attempt(task, TaskStep(after, changes), actor=name)
+                if after.open:
+                    changes = changes.plus(await self._endings.pause_goal(task, "stopped its step", name))
             return after, changes
 
         return await apply_with_retry(self._store, f"task {task_id}", compute)
+
+    async def pause_goal(self, task_id: str, *, actor: AnyActor = None) -> None:
+        """Pause the goal that a running task works on, if it does, because a person asked for its final answer."""
+        endings, name = self._endings, actor_name(actor)
+        if endings is None:
+            return
+
+        async def compute() -> tuple[None, Changes]:
+            task = await self._follow_transfers(task_id)
+            return None, await endings.pause_goal(task, "asked for the final answer of its step", name, keeps_step=True)
+
+        await apply_with_retry(self._store, f"the goal of task {task_id}", compute)
 
     async def retry(
         self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,

@@ -149,7 +149,7 @@ class VerbStore(VerbRunner):
     prune_firings = write(trigger.prune)
 
     get_goal = peek(goal.get)
-    find_open_goal = peek(goal.find_open)
+    list_named_goals = read(goal.list_named)
     list_goals = read(goal.list_)
     list_due_goals = read(goal.list_due)
     has_open_goals = peek(goal.has_open)

@@ -19,6 +19,16 @@ class GoalInfo(dict[str, Any]):
     """
 
 
+@shape_of(
+    Goal,
+    usd=Annotated[float | None, Example(0.02)],
+    running=Annotated[bool, Example(True)],
+    warnings=Annotated[list[str], Example([])],
+)
+class SavedGoal(GoalInfo):
+    """A goal that was set or changed. `warnings` names budgets that never stop it, as its agent reports no usage."""
+
+
 class GoalPage(TypedDict):
     """Goals, newest first."""
 

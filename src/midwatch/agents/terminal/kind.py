@@ -50,7 +50,7 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
 
     kind = "terminal"
     options_class = TerminalOptions
-    terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4)
+    terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, threads=False, reports=())
 
     def __init__(self, name: str, options: TerminalOptions, **shared: Unpack[SharedSettings]) -> None:
         super().__init__(name, options, **shared)
@@ -68,7 +68,7 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
         profile = PROFILES.get(name)
         resumes = options.get("resume_argv") or (profile and profile.resume_argv and not options.get("argv"))
         terms = cls.terms._replace(exclusive=name != "custom")
-        return terms._replace(on_crash="resume") if resumes else terms
+        return terms._replace(on_crash="resume", threads=True) if resumes else terms
 
     async def open(self, session: Session) -> TerminalConversation:
         """Open a conversation. The program starts with the first turn."""

@@ -12,7 +12,7 @@ const CHANGE_KINDS =
 
 /** Return whether an automation or goal is paused for an unexpected reason. */
 export const needsAttention = (item) => item.status === "paused" && Boolean(item.paused_why) &&
-  !EXPECTED_REASONS.has(item.paused_why);
+  !EXPECTED_REASONS.has(item.paused_why) && !/ interrupted its run$| its step t_\w+$/.test(item.paused_why);
 
 /** Return the id of the automation or goal that an event is about, or null. */
 export const getSubject = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;

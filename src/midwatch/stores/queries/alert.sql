@@ -57,11 +57,13 @@ ORDER BY created_at, id LIMIT :limit
 -- paused_automations: automations that are paused for other reasons than the expected ones, oldest first
 SELECT {automation} FROM automations {by:automations_paused}
 WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '%interrupted its run'
+  AND paused_why NOT LIKE '% its step t%'
 ORDER BY updated_at, id LIMIT :limit
 
 -- paused_goals: the same for goals
 SELECT {goal} FROM goals {by:goals_paused}
 WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '%interrupted its run'
+  AND paused_why NOT LIKE '% its step t%'
 ORDER BY updated_at, id LIMIT :limit
 
 -- undelivered: the newest failed deliveries

@@ -1,13 +1,27 @@
 -- get: one goal
 SELECT {goal} FROM goals WHERE id = :id
 
--- open: the open goal of a scope
-SELECT {goal} FROM goals
-WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_for_session', 'active', 'paused')
+-- named_open: the open goals with a name
+SELECT {goal} FROM goals {by:goals_named}
+WHERE name = :name AND name IS NOT NULL AND status IN ('waiting_for_session', 'active', 'paused') LIMIT :limit
+
+-- named: the goals with a name, newest first
+SELECT {goal} FROM goals {by:goals_name} WHERE name = :name AND name IS NOT NULL ORDER BY id DESC LIMIT :limit
+
+-- list_scope: the goals of a scope, newest first
+SELECT {goal} FROM goals {by:goals_scope}
+WHERE scope_kind = :scope_kind AND scope_id = :scope_id
+  AND (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
+ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- list: newest first
 SELECT {goal} FROM goals {by:goals_recent} WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- awaits: whether a goal waits for a thread of a session
+SELECT 1 FROM goals {by:goals_session}
+WHERE session_key = :key AND status IN ('waiting_for_session', 'active', 'paused') AND status = 'waiting_for_session'
+LIMIT 1
 
 -- any_open: whether a goal is open
 SELECT 1 FROM goals WHERE status IN ('waiting_for_session', 'active', 'paused') LIMIT 1
@@ -26,7 +40,11 @@ WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
         WHERE handoffs.root_id = goals.task_id AND handoffs.form = 'transfer' AND handoffs.status = 'in_progress'
       ))))
       OR (status = 'waiting_for_session' AND EXISTS (
-        SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND sessions.thread_id IS NOT NULL
+        SELECT 1 FROM sessions WHERE sessions.key = goals.session_key AND (
+          sessions.thread_id IS NOT NULL OR EXISTS (
+            SELECT 1 FROM tasks WHERE tasks.session_key = sessions.key AND tasks.status = 'done'
+          )
+        )
       ))
     )
   )

@@ -50,7 +50,7 @@ def apply(tx: Tx, changes: Changes) -> None:
             _settle_items(tx, update)
     for session in changes.sessions:
         tx.run("session.touch", get_values(session))
-        if session.thread_id is not None:
+        if session.thread_id is not None or (_ends_task(changes) and tx.row("goal.awaits", {"key": session.key})):
             tx.topics.add("session")
     events: Iterable[Event] = changes.events
     if changes.messages:
@@ -60,6 +60,11 @@ def apply(tx: Tx, changes: Changes) -> None:
         tx.run("account.charge", charge._asdict())
     events = [e for e in events if e.kind != "status_change" or not _is_closed(tx, e.session_key)]
     tx.events += _add_lineage(tx, events) if any(map(_lacks_lineage, events)) else events
+
+
+def _ends_task(changes: Changes) -> bool:
+    """Return whether the changes end a task. A goal that waits for a thread goes on if the task reported none."""
+    return any(update.noun == "task" and update.fields.get("completed_at") for update in changes.updates)
 
 
 WITHOUT_TASK = frozenset({"approval_resolved", "rule_added"})

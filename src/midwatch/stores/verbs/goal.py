@@ -17,11 +17,19 @@ def get(tx: Tx, goal_id: str) -> Goal | None:
     return tx.find(Goal, "goal.get", id=goal_id)
 
 
-def find_open(tx: Tx, scope: tuple[str, str]) -> Goal | None:
-    return tx.find(Goal, "goal.open", scope_kind=scope[0], scope_id=scope[1])
+def list_named(tx: Tx, name: str, limit: int = 20) -> list[Goal]:
+    open_goals = tx.find_all(Goal, "goal.named_open", name=name, limit=limit)
+    others = tx.find_all(Goal, "goal.named", name=name, limit=limit)
+    newest_first = sorted(open_goals, key=lambda goal: goal.id, reverse=True)
+    return [*newest_first, *(goal for goal in others if not goal.open)][:limit]
 
 
-def list_(tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
+def list_(
+    tx: Tx, statuses: tuple[Status, ...] = (), limit: int = 20, scope: tuple[str, str] | None = None
+) -> list[Goal]:
+    if scope is not None:
+        params = {"scope_kind": scope[0], "scope_id": scope[1], "statuses": dumps(statuses), "limit": limit}
+        return tx.find_all(Goal, "goal.list_scope", **params)
     return tx.find_all(Goal, "goal.list", statuses=dumps(statuses), limit=limit)
 
 

@@ -7,7 +7,7 @@ import { desk } from "../desk.js";
 import { createRequestKey, h } from "../dom.js";
 import {
   createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
-  submitWithKey,
+  showToast, submitWithKey,
 } from "../parts.js";
 import { createAgentPicker, createDirectoryPicker, createNoticesPicker } from "../picker.js";
 
@@ -29,19 +29,27 @@ export default async function renderNewGoal(main, page) {
     createGoalBudget(),
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
+        createField("Name", text("name", "none"), "To use instead of the id; no other open goal of yours has it."),
+        createField("Every", text("every_seconds", "at the pace of the goal; e.g. 10m"),
+          "Start a step this often. Default: soon after long steps, later after short ones."),
         createField("Verifier", text("verifier", "none; name of an agent"),
           "A second agent that checks the result before the goal is complete."),
+        createField("Judge", text("judge", "none; name of an agent"),
+          "An agent that is asked after each step whether the goal is reached."),
         createField("Check", text("check", "none; e.g. make test"),
           "A command that runs after each step. Exit status 0 completes the goal."),
         createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
         createField("Notify", text("route", "default; e.g. console"),
           "The channels that get notices when the goal ends or pauses."),
-        createField("Notices", createNoticesPicker(), "Which notices are sent."))),
+        createField("Notices", createNoticesPicker(), "Which notices are sent."),
+        createField("Progress every", text("progress_every", "15m"),
+          "A notice about the progress is sent this often at most; 0 for never."))),
     createFormButtons(button));
   handleSubmit(form, button, async (values) => {
     if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });
     const navigate = createNavigator();
-    const goal = await post("/goals", pickFilled(values, Object.keys(values)), { key });
+    const goal = await saveGoal(post("/goals", pickFilled(values, Object.keys(values)), { key }));
+    showWarnings(goal);
     return navigate(`/goals/${goal.id}`);
   });
   submitWithKey(form);
@@ -49,12 +57,23 @@ export default async function renderNewGoal(main, page) {
   return focusFirst(objective);
 }
 
+/** Wait for a request that saves a goal. In a problem, a limit is called as in other forms. */
+export const saveGoal = (request) => request.catch((problem) => {
+  problem.message = problem.message.replace(/^max_(tokens|usd|steps|seconds):( it)?/, "the budget's $1");
+  throw problem;
+});
+
+/** Show why limits of a goal that was saved never stop it. */
+export const showWarnings = (goal) => goal.warnings.forEach((warning) => showToast(warning, "bad"));
+
 /** Create the folded fields of a goal's budget; without a goal they are empty. */
 export function createGoalBudget(goal = {}) {
   const { max_tokens: tokens, max_usd: usd, max_steps: steps, max_seconds: seconds } = goal;
   return createBudgetFields({
     prefix: "max_", about: "For all steps of the goal together, and all work that grows out of them.",
-    empty: "no limit", hints: { steps: "Each step is one task. The goal pauses at this limit." },
+    empty: goal.id ? "no limit" : "default", hints: {
+      steps: "Each step is one task. The goal pauses at this limit. Default: 50; 0 for no limit.",
+    },
     limits: { tokens, usd, steps, seconds }, mode: goal.on_budget,
   });
 }

@@ -12,8 +12,8 @@ import {
 import {
   createRunParts, followEvents, formatAlert, getName, RUN_KINDS, updateItemStatus, updateRun,
 } from "../automation-parts.js";
-import { formatDateTime, formatPeriod } from "../time.js";
-import { createGoalBudget } from "./goal-form.js";
+import { formatDateTime, formatInterval, formatPeriod } from "../time.js";
+import { createGoalBudget, saveGoal, showWarnings } from "./goal-form.js";
 import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
 import { formatTokens, sumTokens } from "../figures.js";
 import { describeProbe } from "../probe-parts.js";
@@ -113,7 +113,7 @@ function drawAll(view, data, page) {
   setText(view.objective, goal.objective);
   updateMeters(view.budget, goal);
   const texts = [
-    ["Evidence", goal.evidence], ["Missing, according to the verifier", isOpenGoal(goal) ? goal.missing : null],
+    ["Evidence", goal.evidence], ["Missing, according to the last check", isOpenGoal(goal) ? goal.missing : null],
     ["Latest check", goal.last_check && formatCheck(goal.last_check)], ["Summary of the latest step", goal.summary],
   ].filter(([, text]) => text);
   renderKeyed(view.texts, texts, ([title]) => title,
@@ -143,7 +143,7 @@ function updateStepRow(node, step, work) {
   const { name, at, tokens, text } = node.parts;
   node.dataset.status = step.status;
   updateRun(node.parts, step);
-  setText(name, !work ? "Step" : work.work === "step" ? `Step ${work.step}` : work.work === "verify" ? "Verify"
+  setText(name, !work ? "Step" : work.work === "step" ? `Step ${work.step}` : work.work === "verify" ? "Check"
     : "Wrap-up");
   const used = sumTokens(step.usage);
   setText(tokens, used === null ? "" : `${formatTokens(used)} tokens`);
@@ -156,8 +156,8 @@ function updateStepRow(node, step, work) {
 }
 
 const SHOWN = {
-  active: ["step", "pause", "delay", "complete", "edit", "clear"],
-  waiting_for_session: ["pause", "complete", "edit", "clear"], paused: ["resume", "complete", "edit", "clear"],
+  active: ["step", "pause", "stop", "delay", "complete", "edit", "clear"],
+  waiting_for_session: ["pause", "complete", "edit", "clear"], paused: ["resume", "stop", "complete", "edit", "clear"],
 };
 
 function drawButtons(place, goal, leave) {
@@ -168,14 +168,18 @@ function drawButtons(place, goal, leave) {
       { iconName: "play", title: "Start the next step now" }),
     pause: () =>
       createActionButton("Pause", () => post(`${path}/pause`),
-        { iconName: "pause", title: "Pause the goal; a running step is stopped" }),
+        { iconName: "pause", title: "Pause the goal; a running step goes on to its end" }),
+    stop: () =>
+      createActionButton("Stop", () => post(`${path}/pause`, { stop: true }),
+        { iconName: "stop", title: "Stop the running step at once and pause the goal" }),
     resume: () => createActionButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" }),
     complete: () => createActionButton("Complete", () => openCompleteForm(place.item), { iconName: "check" }),
     delay: () => createActionButton("Delay", () => openDelayForm(place.item), { iconName: "clock" }),
     edit: () => createActionButton("Edit", () => openEditForm(place.item), { iconName: "edit" }),
     clear: () => createActionButton("Clear", () => clearGoal(place.item, leave), { kind: "danger", iconName: "bin" }),
   };
-  renderButtons(place, SHOWN[goal.status] ?? ["clear"], make, { step: goal.running || !goal.next_run_at });
+  renderButtons(place, SHOWN[goal.status] ?? ["clear"], make,
+    { step: goal.running || !goal.next_run_at, stop: !goal.running });
 }
 
 async function openCompleteForm(goal) {
@@ -197,27 +201,39 @@ async function openDelayForm(goal) {
     post(`/goals/${goal.id}/delay`, { duration: duration.trim(), reason: reason.trim() || "delayed manually" }));
 }
 
+const NUMBERS = /^max_|_seconds$|^progress_every$/;
+const CLEARED = ["on_budget", "name"];
+const formatLength = (seconds) => (seconds ? formatInterval(seconds) : "");
+
 async function openEditForm(goal) {
   const first = openForm("Edit the goal", [
     createField("Objective", h("textarea", { name: "objective", rows: 5, value: goal.objective })),
+    createField("Name", h("input", { name: "name", value: goal.name ?? "", autocomplete: "off" })),
     createField("Deadline", h("input", { name: "deadline", value: goal.deadline_at, autocomplete: "off" }),
       "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
     createField("Check", h("input.mono",
       { name: "check", value: goal.check_command ?? "", autocomplete: "off", spellcheck: false, placeholder: "none" }),
       "A command that runs after each step. Exit status 0 completes the goal."),
+    createField("Every", h("input", {
+      name: "every_seconds", value: formatLength(goal.every_seconds), autocomplete: "off",
+    }), "Start a step this often, such as 10m; empty for the pace of the goal."),
+    createField("Progress every", h("input", {
+      name: "progress_every", value: formatLength(goal.progress_every), autocomplete: "off",
+    }), "A notice about the progress is sent this often at most; empty for never."),
     createGoalBudget(goal),
   ], "Save", async (values) => {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
       .map(([name, value]) => [name, value || clearValue(name)]));
-    if (Object.keys(changes).length) await patch(`/goals/${goal.id}`, changes);
+    if (Object.keys(changes).length) showWarnings(await saveGoal(patch(`/goals/${goal.id}`, changes)));
   });
 }
 
 const clearValue = (name) => (name.startsWith("max_") ? "0" : ["on_budget", "check"].includes(name) ? null : "");
 
 async function clearGoal(goal, leave) {
-  if (!(await confirmAction("Clear this goal? It is removed and a running step is stopped. Its tasks are kept.",
+  if (!(await confirmAction(
+    "Clear this goal? It is removed, and its running step and the work that its steps submitted are stopped.",
     "Clear goal")))
     return;
   await del(`/goals/${goal.id}`);
@@ -226,7 +242,9 @@ async function clearGoal(goal, leave) {
 
 function drawFacts(list, goal) {
   renderFacts(list, [
-    ["Agent", goal.agent], ["Verifier", goal.verifier], ["Check", goal.check_command], ["Directory", goal.workdir],
+    ["Name", goal.name], ["Agent", goal.agent], ["Verifier", goal.verifier], ["Judge", goal.judge],
+    ["Check", goal.check_command], ["Every", goal.every_seconds ? formatPeriod(goal.every_seconds) : null],
+    ["Directory", goal.workdir],
     ["Session", createSessionLink(goal.session_key)],
     ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
     ["When spent", MODES[goal.on_budget]],

@@ -129,7 +129,9 @@ export function formatGoalState(goal) {
   if (goal.status === "complete") return goal.evidence ? `Reached: ${goal.evidence}` : "Reached";
   if (goal.status === "timeout") return "The deadline has passed";
   if (goal.running)
-    return { step: `Step ${goal.step} is running`, verify: "Verifying the result", wrap_up: "Wrapping up" }[goal.work];
+    return { step: `Step ${goal.step} is running`, verify: "Checking the result", wrap_up: "Wrapping up" }[goal.work];
+  const every = goal.every_seconds && !goal.delay_reason ? ` every ${formatPeriod(goal.every_seconds)}` : "";
+  if (every) return `A step${every}`;
   return goal.delay_reason ? `Waiting: ${goal.delay_reason}` : goal.step ? "The next step starts"
     : "The first step starts";
 }
@@ -152,7 +154,7 @@ function updateRow(node, goal) {
   const { status, title, left, leftLine, done, next, nextLine, sub, meters: parts } = node.parts;
   const open = isOpenGoal(goal);
   updateItemStatus(status, goal);
-  setText(title, getName(goal));
+  setText(title, goal.name ? `${goal.name}: ${getName(goal)}` : getName(goal));
   updateMeters(parts, goal);
   setAttribute(left, "at", goal.deadline_at);
   leftLine.hidden = !open;
