@@ -372,6 +372,22 @@ async def test_a_viewer_sees_automations_and_goals_and_cannot_change_them(desk: 
 
 
 @pytest.mark.usefixtures("shared")
+async def test_a_chain_is_drawn_with_links_and_follows_its_runs(desk: Desk) -> None:
+    report = await fill_chain(desk)
+    page = await desk.open(f"/automations/{report}")
+    nodes = page.locator(".chain-node")
+    await expect(nodes).to_have_text([
+        re.compile("Tests.*ok"), re.compile("Write the docs.*ok"), re.compile("Deploy.*failed"),
+        re.compile("Report.*skipped"), re.compile("Roll back"),
+    ])  # fmt: skip
+    await expect(page.locator(".chain-line")).to_have_count(5)
+    await expect(nodes.nth(3)).to_have_attribute("aria-current", "page")
+    await nodes.nth(2).click()
+    await expect(page.get_by_role("heading", name="Deploy", level=1)).to_be_visible()
+    await desk.post(f"/automations/{report}/pause")
+    await expect(nodes.nth(3)).to_contain_text("(paused)")
+
+
 async def test_keyboard_shortcuts_open_automations_and_goals(desk: Desk) -> None:
     page = await desk.open("/")
     for keys, name in (("ga", "Automations"), ("go", "Goals"), ("gw", "Agents")):
@@ -456,8 +472,30 @@ async def fill(desk: Desk) -> dict[str, str]:
         "now-standing": "/", "automation": f"/automations/{news}", "automation-failed": f"/automations/{failing}",
         "new-automation": "/automations/new", "automation-edit": f"/automations/{news}?edit=1",
         "goal-reached": f"/goals/{reached}", "goal-paused": f"/goals/{spent}", "goal-running": f"/goals/{goes_on}",
-        "new-goal": "/goals/new",
+        "new-goal": "/goals/new", "automation-chain": f"/automations/{await fill_chain(desk)}",
     }  # fmt: skip
+
+
+async def fill_chain(desk: Desk) -> str:
+    """Create a chain of which one part fails, run it, and return the id of its last automation."""
+    first = await add(desk, "Run all tests", cron="0 3 * * *", title="Tests")
+
+    async def add_after(title: str, *before: str, prompt: str = "Do it", **more: object) -> str:
+        link = {"kind": "after", "automations": list(before), **more}
+        return await add(desk, prompt, title=title, triggers=[link])
+
+    docs = await add_after("Write the docs of everything that changed", first)
+    deploy = await add_after("Deploy", first, prompt="demo:fail Deploy")
+    report = await add_after("Report", docs, deploy)
+    clean = await add_after("Roll back", deploy, outcomes=["failed"])
+    await desk.post(f"/automations/{first}/run")
+    for key, status in ((report, "skipped"), (clean, "started")):
+        await desk.until(
+            f"/automations/{key}/firings",
+            lambda page, status=status: page["firings"] and page["firings"][0]["status"] == status,
+        )
+    await desk.until(f"/automations/{clean}", lambda automation: not automation["running"])
+    return report
 
 
 async def test_a_webhook_is_added_and_its_firing_repeated(desk: Desk) -> None:

@@ -267,7 +267,7 @@ async def test_each_changeable_field_can_be_changed(automations: Automations, cl
         "when_command": "test -e x", "when_timeout": 5.0, "env": {"A": "b"}, "history": 3,
         "budget": {"tokens": 1}, "on_budget": "ask",
         "approvals": {"default": "deny", "allow": [{"command": "git log *"}]}, "tags": ("a",),
-        "triggers": ({"id": "tr_1", "kind": "git", "branch": "main"},),
+        "triggers": ({"id": "tr_1", "kind": "git", "repository": "/srv/app", "branch": "main"},),
         "cron": "0 9 * * *", "zone": "Europe/Berlin", "name": "brief",
         "overlap": "queue", "days_off": ("sat",), "quiet_hours": ("22:00-07:00",),
         "next_run_at": clock.now() + 7,

@@ -51,8 +51,8 @@ GROUPS = {
     "worktree": ["show", "diff", "merge", "remove"],
     "token": ["create", "list", "revoke"],
     "automation": [
-        "add", "list", "show", "edit", "pause", "resume", "run", "history", "firings", "replay", "trigger", "secret",
-        "rm", "preview", "export", "import",
+        "add", "list", "show", "edit", "pause", "resume", "run", "history", "chain", "firings", "replay", "trigger",
+        "secret", "rm", "preview", "export", "import",
     ],
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
     "handoff": ["to", "list", "show", "cancel", "retry"],

@@ -18,6 +18,7 @@ from midwatch.domain.trigger import list_new_webhooks
 from midwatch.wire.automations import (
     AutomationInfo,
     AutomationPage,
+    ChainPage,
     ChangedAutomation,
     DayPage,
     ImportPage,
@@ -122,6 +123,13 @@ async def history(
     """List the runs of an automation, newest first."""
     runs = await desk.automations.history(automation_id, query.limit, actor=actor)
     return Json({"runs": [task.run_snapshot() for task in runs]})
+
+
+@router.get("/automations/{automation_id}/chain", responses={200: {"model": ChainPage}})
+@needs("oversee")
+async def chain(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
+    """Return the automations that are linked with an automation, earlier ones first, with their last outcomes."""
+    return Json({"nodes": await desk.chains.view(automation_id, actor=actor)})
 
 
 @router.delete("/automations/{automation_id}", responses=ONE)

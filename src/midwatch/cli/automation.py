@@ -16,12 +16,14 @@ import click
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
+from midwatch.cli.chains import draw_chain
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir
 from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.trigger_flags import Filter, Triggers, Webhook, read_payload, read_triggers
 from midwatch.cli.watch import follow_task
+from midwatch.cli.watch_flags import After, AfterAny, Git, OnEvent, OnFile, Outcome, read_watches
 
 if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, RunInfo
@@ -64,13 +66,20 @@ async def add(
     triggers: Triggers = None,
     webhook: Webhook = None,
     filters: Filter = None,
+    on_file: OnFile = None,
+    git: Git = None,
+    on_event: OnEvent = None,
+    after: After = None,
+    after_any: AfterAny = False,
+    outcome: Outcome = None,
     **request: Any,
 ) -> Reply:
     """Create an automation. One of --cron, --every and --at is required, or a trigger."""
     from midwatch.base.schedule import host_zone
 
     request = {"zone": host_zone(), **default_workdir(request)}
-    if defined := read_triggers(triggers, webhook, filters):
+    watches = read_watches(on_file, git, on_event, after, after_any, outcome)
+    if defined := read_triggers(triggers, webhook, filters) + watches:
         request["triggers"] = defined
     if request.get("worktree"):
         request["fresh"] = True
@@ -152,6 +161,12 @@ async def edit(
     triggers: Triggers = None,
     webhook: Webhook = None,
     filters: Filter = None,
+    on_file: OnFile = None,
+    git: Git = None,
+    on_event: OnEvent = None,
+    after: After = None,
+    after_any: AfterAny = False,
+    outcome: Outcome = None,
     keep_anchor: Annotated[
         bool, Option("--keep-anchor", help="Count a changed --every from its old start instead of from now.")
     ] = False,
@@ -159,9 +174,10 @@ async def edit(
 ) -> Reply:
     """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''.
 
-    --trigger replaces all triggers; --webhook adds one.
+    --trigger replaces all triggers; the other options of triggers add one.
     """
     added = read_triggers(triggers, webhook, filters)
+    added += read_watches(on_file, git, on_event, after, after_any, outcome)
     if not (changes or added or triggers is not None):
         raise click.BadParameter("nothing to change; add an option such as --cron or --prompt")
     if keep_anchor:
@@ -217,6 +233,13 @@ async def history(desk: Desk, automation_id: opt.AutomationId, limit: opt.ShortL
     """List the runs of an automation, newest first."""
     runs = await desk.client.automation_history(automation_id, limit)
     return Reply({"runs": runs}, out.table(RUN_HEADERS, [*map(make_run_row, runs)], "No runs yet."))
+
+
+@command(app)
+async def chain(desk: Desk, automation_id: opt.AutomationId) -> Reply:
+    """Show the automations that start after each other, with their last outcomes."""
+    nodes = await desk.client.automation_chain(automation_id)
+    return Reply({"nodes": nodes}, lambda: "\n".join(draw_chain(nodes, automation_id)))
 
 
 @command(app)
@@ -409,9 +432,8 @@ def describe_webhooks(webhooks: Sequence[WebhookInfo]) -> str | None:
 
 
 def describe_trigger(trigger: TriggerInfo) -> str:
-    """Return a trigger as lines: its options, its address, and what its filter stopped."""
-    options = {name: value for name, value in trigger["options"].items() if name not in ("id", "kind")}
-    lines = [f"{trigger['kind']} {trigger['id']}: {out.format_json(options)}"]
+    """Return a trigger as lines: when it fires, its address, and what its filter stopped."""
+    lines = [f"{trigger['id']} {trigger['text']}"]
     if trigger["url"]:
         lines.append(f"  address: {trigger['url']}")
     if trigger["filtered"]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.client.transport import Transport, add_query, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.automations import AutomationInfo, ChangedAutomation, ImportInfo, RunInfo
+    from midwatch.wire.automations import AutomationInfo, ChangedAutomation, ImportInfo, NodeInfo, RunInfo
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.triggers import FiringDetail, FiringInfo, TriggerInfo, WebhookInfo
 
@@ -68,6 +68,10 @@ class AutomationCalls(Transport):
     async def automation_history(self, automation_id: str, limit: int = 20) -> Sequence[RunInfo]:
         """Return the runs of an automation, newest first."""
         return await self._get(path_of("automation", automation_id, "history"), "runs", limit=limit)
+
+    async def automation_chain(self, automation_id: str) -> Sequence[NodeInfo]:
+        """Return the automations that are linked with an automation, earlier ones first."""
+        return await self._get(path_of("automation", automation_id, "chain"), "nodes")
 
     async def triggers(self, automation_id: str) -> Sequence[TriggerInfo]:
         """Return the triggers of an automation, with the addresses of its webhooks."""

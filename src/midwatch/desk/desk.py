@@ -16,6 +16,7 @@ from midwatch.services.accounts import Accounts
 from midwatch.services.alerts import Alerts
 from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
+from midwatch.services.chains import Chains
 from midwatch.services.declarations import Declarations
 from midwatch.services.events import Events
 from midwatch.services.goals import Goals
@@ -73,6 +74,7 @@ class Desk(Foundation):
             plan=plan,
         )
         self.triggers = Triggers(store, clock, self.find_public_url)
+        self.chains = Chains(store, clock, self.triggers)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route, settings.list_calendars())
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

@@ -15,14 +15,13 @@ from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import count_missed, next_run_at
-from midwatch.base.text import cut
+from midwatch.base.text import cut, fence
 from midwatch.base.timetable import NO_CALENDARS, Block, Calendars, Timetable
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation, Overlap
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery
-from midwatch.domain.data_block import fence
 from midwatch.domain.event import (
     AutomationChanged,
     AutomationFired,
@@ -35,7 +34,7 @@ from midwatch.domain.lineage import extend_path
 from midwatch.domain.notice import add_title, notify
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, submit_task
 from midwatch.domain.task_step import TaskStep
-from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing
+from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing, restart_triggers
 
 MOST_FAILURES = 3
 """After this many failed runs in a row the automation is paused."""
@@ -273,7 +272,9 @@ def start_firing(
     if decision != "start":
         return Changes()
     text = f"{firing.summary}\n\n{firing.payload}"  # a stranger may have written both
-    data = fence(text, f"from a {firing.kind} trigger", PAYLOAD_SHOWN) if firing.payload else None
+    data = (
+        fence(cut(text.replace("\0", ""), PAYLOAD_SHOWN), f"From a {firing.kind} trigger") if firing.payload else None
+    )
     task = build_run(automation, now, now, terms, key=f"{automation.id}@{firing.id}", data=data)
     step = _start_run(automation, task, now, firing.due_at, automation.next_run_at, (), firing_id=firing.id)
     return step.plus(Changes(updates=(end_firing(firing, now, task_id=task.id),)))
@@ -495,4 +496,4 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     if not over:
         fields |= {"consecutive_failures": 0, "next_run_at": following, "waiting_run_at": None}
     payload = AutomationChanged(automation_id=automation.id, fields=("status",), status=fields["status"])
-    return change_record(automation, payload, now, actor, **fields)
+    return change_record(automation, payload, now, actor, **fields).plus(restart_triggers(automation, now))

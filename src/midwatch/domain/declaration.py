@@ -201,6 +201,8 @@ def values_of(record: Automation | Goal, table: Mapping[str, Any]) -> dict[str, 
 def _plain(field: Field, value: Any) -> Any:
     if field.is_time:
         return iso(value)
+    if field.name == "triggers":
+        return [{name: part for name, part in trigger.items() if name != "id"} for trigger in value]
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 

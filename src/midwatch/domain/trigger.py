@@ -60,6 +60,8 @@ class Trigger(JsonRecord):
     """The secret that signs deliveries to a webhook."""
     state: Hidden[Mapping[str, Any] | None] = None
     """What the trigger has seen, such as the last commit."""
+    state_at: Hidden[int | None] = None
+    """When the state was written. A change of the state guards it."""
     created_at: int = 0
     fired_at: int | None = None
     removed_at: Hidden[int | None] = None
@@ -88,6 +90,8 @@ class Firing(JsonRecord):
     """Why the firing was skipped."""
     task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")] = None
     chain_id: str | None = None
+    path: Hidden[tuple[str, ...]] = ()
+    """The automations whose work led to this firing, and its own."""
     replay_of: str | None = None
     created_at: int = 0
     due_at: int = 0
@@ -105,8 +109,8 @@ class TriggerStore(Protocol):
     async def get_trigger(self, trigger_id: str) -> Trigger | None:
         """Return the trigger, or None."""
 
-    async def list_triggers(self, kinds: Collection[Kind]) -> list[Trigger]:
-        """Return all triggers of these kinds whose automation is active, by id."""
+    async def list_triggers(self, kinds: Collection[Kind], paused: bool = False) -> list[Trigger]:
+        """Return all triggers of these kinds whose automation is active, or also those of paused ones, by id."""
 
     async def get_firing(self, firing_id: str) -> Firing | None:
         """Return the firing, or None."""
@@ -204,7 +208,7 @@ def write_triggers(
         if key not in old
     )
     updates = tuple(
-        Update("trigger", key, {"options": entry, "state": None}, {})
+        Update("trigger", key, {"options": entry, "state": None, "state_at": now}, {})
         for key, entry in new.items()
         if key in old and old[key] != entry
     )
@@ -222,6 +226,17 @@ def list_new_secrets(changes: Changes) -> tuple[str, ...]:
     )
 
 
+def restart_triggers(automation: Automation, now: int) -> Changes:
+    """Return the changes after which triggers fire only for what happens from now on: their automation is resumed."""
+    updates = []
+    for entry in automation.triggers:
+        if entry["kind"] in ("file", "git"):
+            updates.append(Update("trigger", entry["id"], {"state": None, "state_at": now}, {}))
+        elif entry["kind"] != "webhook" and automation.status == "deleted":  # nobody followed the events
+            updates.append(Update("trigger", entry["id"], {"created_at": now}, {}))
+    return Changes(updates=tuple(updates))
+
+
 # -- firings ---------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +250,7 @@ def record_firing(
     payload: str | None = None,
     delay: float = 0.0,
     chain_id: str | None = None,
+    path: tuple[str, ...] = (),
     replay_of: str | None = None,
     skipped: str | None = None,
 ) -> tuple[Firing, Changes]:
@@ -247,8 +263,9 @@ def record_firing(
     firing = Firing(
         id=firing_id, automation_id=automation.id, trigger_id=trigger.id, kind=trigger.kind, key=cut(key, 500),
         summary=cut(summary, SUMMARY_SHOWN), payload=payload[:LONGEST_PAYLOAD] if payload else payload,
-        status="skipped" if reason else "pending", reason=reason, chain_id=chain_id or firing_id, replay_of=replay_of,
-        created_at=now, due_at=now + int(delay * SECOND), ended_at=now if reason else None,
+        status="skipped" if reason else "pending", reason=reason, chain_id=chain_id or firing_id,
+        path=(*(name for name in path if name != automation.id), automation.id), replay_of=replay_of, created_at=now,
+        due_at=now + int(delay * SECOND), ended_at=now if reason else None,
     )  # fmt: skip
     payload_event = AutomationTriggered(
         automation_id=automation.id, trigger_id=trigger.id, trigger=trigger.kind, firing_id=firing.id,
@@ -259,6 +276,13 @@ def record_firing(
         updates=(Update("trigger", trigger.id, {"fired_at": now}, {}),),
         events=(event_about(automation, payload_event, now),),
     )
+
+
+def write_state(trigger: Trigger, state: Mapping[str, Any], now: int) -> Changes:
+    """Return the step that stores what a trigger has seen. It fails if the state was changed meanwhile."""
+    at = max(now, (trigger.state_at or 0) + 1)
+    update = Update("trigger", trigger.id, {"state": state, "state_at": at}, {"state_at": trigger.state_at})
+    return Changes(updates=(update,))
 
 
 def end_firing(firing: Firing, now: int, *, task_id: str | None = None, reason: str | None = None) -> Update:

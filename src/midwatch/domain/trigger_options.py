@@ -11,6 +11,7 @@ from typing import Any
 
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.payload_filter import MOST_CONDITIONS, parse_condition
+from midwatch.domain.watch_options import WATCH_CHECKS
 
 Options = Mapping[str, Any]
 Check = Callable[[Options], dict[str, Any]]
@@ -75,5 +76,6 @@ def check_webhook(options: Options) -> dict[str, Any]:
 
 CHECKS: Mapping[str, Check] = {
     "webhook": check_webhook,
+    **WATCH_CHECKS,
 }
 """For each kind the function that checks its options. It gets them without `kind` and without missing values."""

@@ -7,8 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import Conflict
@@ -20,18 +19,17 @@ from midwatch.domain.engine import Engine
 from midwatch.domain.instance import Instance, Role
 from midwatch.domain.task import Task
 from midwatch.engines.embedded import EmbeddedEngine
-from midwatch.live.event_logs import EventLogWriter
-from midwatch.live.telemetry import ENDS, Telemetry, Workflows
+from midwatch.live.telemetry import Telemetry
 from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
 from midwatch.programs.cgroup import remove_leftovers
 from midwatch.programs.reaper import identify, reap
-from midwatch.programs.task_end_program import make_runner
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
 from midwatch.running.worker import Worker
+from midwatch.runtime.followers import build_trigger_watch, subscribe
 from midwatch.services.agent_registry import describe_offer
 
 FOREIGN = "foreign"
@@ -50,6 +48,19 @@ class Part(NamedTuple):
     wake: Callable[[frozenset[str]], object] = lambda topics: None
     topics: frozenset[str] = frozenset()
     """A commit with one of these topics wakes the part."""
+
+
+class _Loop(Protocol):
+    """A background loop."""
+
+    async def start(self) -> None:
+        """Start the loop."""
+
+    async def stop(self) -> None:
+        """Stop the loop."""
+
+    def wake(self) -> None:
+        """Check for due work now."""
 
 
 class Pace(NamedTuple):
@@ -117,6 +128,7 @@ class Crew:
             desk.handoffs.expire, settings.list_calendars(), desk.notifications.plan, nap=pace.nap,
             steps_per_minute=settings.goals.steps_per_minute,
         )  # fmt: skip
+        self.trigger_watch = build_trigger_watch(desk, self.engine.leads, pace.nap)
         desk.registry.on_change(self._offer_agents)
 
     def parts(self) -> list[Part]:
@@ -137,6 +149,7 @@ class Crew:
         ]
         if role != "run":  # this role runs only its own task, not tasks of automations
             parts.append(_loop(self.scheduler, "automation", "firing", "goal", "session", "handoff"))
+            parts.append(_loop(self.trigger_watch, "automation"))
         parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
         return parts
 
@@ -159,7 +172,7 @@ class Crew:
 
     def _take_lead(self) -> None:
         """Wake the loops, because this process became the leader."""
-        for loop in (self.courier, self.rescuer, self.pruner, self.scheduler):
+        for loop in (self.courier, self.rescuer, self.pruner, self.scheduler, self.trigger_watch):
             loop.wake()
 
     def _offer_agents(self) -> None:
@@ -203,21 +216,10 @@ class Crew:
 
     async def _subscribe(self) -> None:
         """Subscribe the program for ended tasks, the telemetry and the event logs to the events that they need."""
-        desk, leads = self._desk, self.engine.leads
-        if desk.settings.task_end_program:
-            run = make_runner(desk.settings.task_end_program, desk.child_env)
-            await desk.task_ends.add("task_end", run, leads)
-        if self._telemetry is not None:
-            workflows = Workflows(self._telemetry, desk.store)
-            await desk.subscriptions.add("telemetry", workflows.record, ENDS, durable=True, leads=leads)
-        for name, log in desk.settings.event_logs.items():
-            write = EventLogWriter(log.options(name, desk.settings.home)).write
-            await desk.subscriptions.add(
-                f"event_log:{name}", write, durable=True, batches=True, seconds=inf, leads=leads
-            )
+        await subscribe(self._desk, self._telemetry, self.engine.leads)
 
 
-def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:
+def _loop(loop: _Loop, *topics: str) -> Part:
     return Part(loop.start, loop.stop, lambda woken_by: loop.wake(), frozenset(topics))
 
 

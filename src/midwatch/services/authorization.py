@@ -25,6 +25,7 @@ from midwatch.domain.requests import Submission
 from midwatch.domain.session import visibility_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, has_conversation
+from midwatch.services.rule_levels import inherit_rules
 
 TASK_FIELDS = open_to_agents(Submission)
 AUTOMATION_FIELDS = open_to_agents(Automation, Times)
@@ -274,6 +275,10 @@ class Authorization:
             return cast(Submission, limited)
         origin = {"origin_session": task.session_key} if has_conversation(task) else {}
         return cast(Submission, {**limited, **origin})
+
+    async def inherit_rules(self, parent: Task) -> dict[str, Any] | None:
+        """Return the rules on the use of tools that hold for work that the agent of a task submits."""
+        return await inherit_rules(self._store, parent)
 
     async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
         """Return the fields of a request for work. Raise Forbidden if the actor may not submit the request.

@@ -17,6 +17,7 @@ from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.base.timetable import NO_CALENDARS, Calendars, Timetable
 from midwatch.domain import automation as rules
 from midwatch.domain.automation import Automation, normalise
+from midwatch.domain.chain import list_upstream
 from midwatch.domain.changes import Changes, change_record
 from midwatch.domain.channel import hide_target, name_again
 from midwatch.domain.event import AutomationChanged
@@ -29,6 +30,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.trigger import define, list_new_secrets, write_triggers
 from midwatch.services.authorization import allows, authorize, own_record
 from midwatch.services.automations import check_automation, create_automation, find_automation, refuse_taken_name
+from midwatch.services.chain_links import check_links
 from midwatch.services.records import apply_with_retry
 from midwatch.services.request_checks import resolve_workdir
 from midwatch.services.tasks import Tasks
@@ -100,9 +102,22 @@ class AutomationTransfer:
                 step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
                 results.append(ImportResult(str(shot["id"]), what, list_new_secrets(step)))
+            await self._check_links(shots)
             return results, changes
 
         return await apply_with_retry(self._store, "one of the automations", compute)
+
+    async def _check_links(self, shots: Sequence[Mapping[str, Any]]) -> None:
+        """Raise InvalidInput if an automation would start after itself, or after one that is not in this home."""
+        changed = {str(shot["id"]): shot["triggers"] for shot in shots if shot.get("triggers")}
+        for key, definitions in changed.items():
+            for before in list_upstream(definitions):
+                if not any(shot["id"] == before for shot in shots) and await self._store.get_automation(before) is None:
+                    raise InvalidInput(
+                        f"{key}: it starts after {before}, which is not in this home; import that one, too.",
+                        field="triggers",
+                    )
+        await check_links(self._store, changed)
 
     async def _import(
         self, shot: Mapping[str, Any], actor: Actor, now: int

@@ -31,9 +31,9 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.trigger import define, read_secrets, write_triggers
 from midwatch.services.authorization import AUTOMATION_FIELDS, Owner, authorize, own_record
+from midwatch.services.chain_links import check_links, resolve_links
 from midwatch.services.records import ManagedRecords, apply_with_retry, find_first, mark_request, parse_status, require
 from midwatch.services.request_checks import check, check_repository, resolve_workdir
-from midwatch.services.rule_levels import inherit_rules
 from midwatch.services.task_stops import stop_work
 from midwatch.services.tasks import Tasks
 
@@ -100,24 +100,25 @@ class Automations(ManagedRecords[Automation]):
 
     async def draft(
         self, prompt: str, *, actor: AnyActor = None, body_hash: str | None = None,
-        declared: Mapping[str, Any] | None = None, **wish: Any,
+        declared: Mapping[str, Any] | None = None, known: Mapping[str, str] | None = None, **wish: Any,
     ) -> tuple[Automation, Changes]:  # fmt: skip
         """Return a new automation, and the changes that create it. Nothing is written.
 
-        `declared` has the fields of the record that only a file which declares it sets.
+        `declared` has the fields of the record that only a file which declares it sets. `known` are the ids of the
+        automations of this file, by name.
         """
         now, creator = self._clock.now(), actor_name(actor)
         wish = {**wish, "workdir": resolve_workdir(wish.get("workdir"))}
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
         parent = agent_task(actor)
         if parent is not None:
-            wish["approvals"] = await inherit_rules(self._store, parent)
+            wish["approvals"] = await self._tasks.authorization.inherit_rules(parent)
         check_env(wish.get("env"))
         wish["env"] = change_env(None, wish.get("env"))
         wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         chosen = {name: wish.pop(name) for name in TIMES if name in wish}
         zone = find_zone(wish.pop("zone", None) or host_zone()).key
-        entries = wish.get("triggers", ())
+        entries = await resolve_links(self._store, wish.get("triggers", ()), actor, known)
         wish["triggers"] = define(entries, now)
         secrets = read_secrets(entries, wish["triggers"])
         timed = chosen or not wish["triggers"]
@@ -129,7 +130,7 @@ class Automations(ManagedRecords[Automation]):
         session = wish.pop("session_key", None)
         refuse_unknown(wish, SETTABLE)
         enabled = wish.pop("enabled", True)
-        automation_id = new_id("am", now)
+        automation_id = (known or {}).get(str(wish.get("name"))) or new_id("am", now)
         first = wish.pop("next_run_at", None) or next_run_at(times, now)
         scope = wish.pop("scope_id", None) or creator or "owner"
         draft = Automation(
@@ -243,16 +244,19 @@ class Automations(ManagedRecords[Automation]):
         keep_anchor = bool(values.get("keep_anchor"))
         values = {name: value for name, value in values.items() if name != "keep_anchor"}
         zone = (await self.get(automation_id)).snapshot()["zone"]
-        values = await self.read_patch(values, zone)
+        values = await self.read_patch(values, zone, actor)
 
         async def change(automation: Automation, now: int) -> Changes:
             if values.get("name", automation.name) != automation.name:
                 await refuse_taken_name(self._store, automation.id, (values["name"] or "").strip())
-            return self.compute_patch(automation, values, now, actor, keep_anchor=keep_anchor)[1]
+            after, step = self.compute_patch(automation, values, now, actor, keep_anchor=keep_anchor)
+            if "triggers" in values:
+                await check_links(self._store, {after.id: after.triggers})
+            return step
 
         return await self._change(automation_id, change, actor, revision)
 
-    async def read_patch(self, values: Mapping[str, Any], zone: str) -> dict[str, Any]:
+    async def read_patch(self, values: Mapping[str, Any], zone: str, actor: AnyActor) -> dict[str, Any]:
         """Return the checked values of a patch under the names of the record's fields, with times as numbers."""
         values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
@@ -260,6 +264,8 @@ class Automations(ManagedRecords[Automation]):
             raise InvalidInput(f"`{empty[0]}` cannot be null; leave it out, or give it a value.", field=empty[0])
         if "agent" in values:
             values = {**values, "agent": await self._tasks.check_agent(values["agent"])}
+        if values.get("triggers"):
+            values = {**values, "triggers": await resolve_links(self._store, values["triggers"], actor)}
         return values
 
     def compute_patch(
@@ -312,6 +318,7 @@ class Automations(ManagedRecords[Automation]):
             if automation.status == "active":
                 return Changes()
             if automation.status == "deleted":
+                await check_links(self._store, {automation.id: automation.triggers})
                 await refuse_taken_name(self._store, automation.id, automation.name)
             return steps.resume_automation(automation, now, actor_name(actor))
 

@@ -43,6 +43,7 @@ from midwatch.domain.rule import Pattern, Rule, StoredEffect
 from midwatch.domain.store import Store
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.automations import Automations
+from midwatch.services.chain_links import check_links
 from midwatch.services.goals import Goals
 from midwatch.services.records import apply_with_retry
 from midwatch.services.tasks import Tasks
@@ -113,11 +114,14 @@ class Declarations:
         mine = {record.id: record for record in await self._store.list_declared_automations(terms.set)}
         found: dict[str, Automation] = {}
         drafts: dict[str, Draft] = {}
-        for key, table in declared.automations.items():
+        for key in declared.automations:
             if named := [record for record in await self._store.find_automations(key) if record.name == key]:
                 found[key] = named[0]
+        ids = {key: found[key].id if key in found else new_id("am", now) for key in declared.automations}
+        for key, table in declared.automations.items():
             with _naming("automations", key):
-                drafts[key] = await self._draft_automation(key, table, found.get(key), terms, actor, now)
+                drafts[key] = await self._draft_automation(key, table, found.get(key), terms, actor, now, ids)
+        await check_links(self._store, {ids[key]: draft.record.triggers for key, draft in drafts.items()})
         present = {key: _present(record, drafts[key].wanted.table) for key, record in found.items()}
         wanted = {key: draft.wanted for key, draft in drafts.items()}
         steps = plan("automation", wanted, present, [_present(record, {}) for record in mine.values()], terms)
@@ -134,8 +138,9 @@ class Declarations:
         return steps, changes
 
     async def _draft_automation(
-        self, key: str, table: Mapping[str, Any], current: Automation | None, terms: Terms, actor: AnyActor, now: int
-    ) -> Draft:
+        self, key: str, table: Mapping[str, Any], current: Automation | None, terms: Terms, actor: AnyActor, now: int,
+        ids: Mapping[str, str],
+    ) -> Draft:  # fmt: skip
         _check_table(table)
         wish, since = dict(table), (current.declaration or {}).get("table", {}) if current else {}
         same_moment = "at" in table and since.get("at") == table["at"]
@@ -143,7 +148,7 @@ class Declarations:
             wish = {**{name: value for name, value in wish.items() if name != "at"}, "every": 86400.0}
         prompt = str(wish.pop("prompt", ""))
         record, changes = await self._automations.draft(
-            prompt, actor=actor, name=key, declared={"declared_by": terms.set}, **wish
+            prompt, actor=actor, name=key, declared={"declared_by": terms.set}, known=ids, **wish
         )
         _check_fixed(record, current, table)
         values = values_of(record, table)
@@ -313,6 +318,7 @@ class Declarations:
 
 def _export_tables(records: Iterable[Automation] | Iterable[Goal], left_out: list[str]) -> dict[str, dict[str, Any]]:
     tables: dict[str, dict[str, Any]] = {}
+    keys: dict[str, str] = {}
     for record in records:
         exported = export(record)
         key = record.name
@@ -323,7 +329,12 @@ def _export_tables(records: Iterable[Automation] | Iterable[Goal], left_out: lis
                 f"{record.noun}s.{key}: {record.id} has no name of its own; applying the file creates a copy"
             )
         tables[key] = exported.table
+        keys[record.id] = key
         left_out += [f"{record.noun}s.{key}: {note}" for note in exported.left_out]
+    for table in tables.values():
+        for trigger in table.get("triggers", ()):
+            if "automations" in trigger:
+                trigger["automations"] = [keys.get(key, key) for key in trigger["automations"]]
     return tables
 
 

@@ -15,12 +15,14 @@ from midwatch.base.clock import SECOND, Clock, iso
 from midwatch.base.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound, Unauthorized
 from midwatch.base.ids import new_id
 from midwatch.domain.automation import Automation
+from midwatch.domain.chain import list_upstream
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
 from midwatch.domain.trigger import MOST_WAITING, PAYLOAD_SHOWN, Firing, Trigger, record_firing
+from midwatch.domain.watch_options import describe_trigger
 from midwatch.domain.webhook import Headers, find_delivery_id, is_signed, make_secret
 from midwatch.domain.webhook_summary import summarise
 from midwatch.services.authorization import authorize, own_record
@@ -30,6 +32,7 @@ from midwatch.services.records import require
 MINUTE, DAY = 60.0, 86400 * SECOND
 KEPT_OF_A_DAY = 100
 """A skipped firing keeps its payload only if its trigger fired less often in a day, so that noise fills no disk."""
+NOTHING = Changes()
 MOST_IN_A_MINUTE = 60
 """How often a trigger fires in a minute at most, unless its option `per_minute` is lower."""
 
@@ -71,31 +74,36 @@ class Triggers:
         payload: str | None = None,
         delay: float = 0.0,
         chain_id: str | None = None,
+        path: tuple[str, ...] = (),
         skipped: str | None = None,
+        also: Changes = NOTHING,
+        limited: bool = True,
     ) -> Recorded:
         """Store the firing of a trigger for the cause `key`. If it fired for this cause before, return that firing.
 
+        `also` is written in the same transaction. Without `limited`, the number of firings in a minute has no limit.
         Raise LimitReached if the trigger fires too often. If too many firings wait, this one is stored as skipped.
         """
         for _ in range(TRIES):
             if found := await self._store.find_firing(trigger.id, key):
                 return Recorded(found, False)
             now = self._clock.now()
-            await self._check_rate(trigger, now)
+            if limited:
+                await self._check_rate(trigger, now)
             automation = require(
                 await self._store.get_automation(trigger.automation_id), "automation", trigger.automation_id
             )
             if skipped is None and await self._store.count_waiting_firings(automation.id) >= MOST_WAITING:
                 skipped = f"{MOST_WAITING} firings of this automation wait already"
             is_noise = skipped is not None or automation.status != "active"
-            if is_noise and await self._store.count_firings(trigger.id, now - DAY) >= KEPT_OF_A_DAY:
+            if is_noise and limited and await self._store.count_firings(trigger.id, now - DAY) >= KEPT_OF_A_DAY:
                 payload = None
             firing, step = record_firing(
                 automation, trigger, now, key=key, summary=summary, payload=payload, delay=delay, chain_id=chain_id,
-                skipped=skipped,
+                path=path, skipped=skipped,
             )  # fmt: skip
             with suppress(Conflict):  # another process stored the same firing
-                await self._store.apply(step)
+                await self._store.apply(step.plus(also))
                 return Recorded(firing, True)
         raise Conflict(f"trigger {trigger.id} keeps changing; try again.")
 
@@ -176,12 +184,15 @@ class Triggers:
         automation = await find_automation(self._store, automation_id)
         authorize(actor, "read", own_record(automation))
         found = [await self._store.get_trigger(entry["id"]) for entry in automation.triggers]
-        return [self._describe(trigger) for trigger in found if trigger is not None]
+        names = {key: await self._store.get_automation(key) for key in list_upstream(automation.triggers)}
+        titles = {key: each.label for key, each in names.items() if each is not None}
+        return [self._describe(trigger, titles) for trigger in found if trigger is not None]
 
-    def _describe(self, trigger: Trigger) -> dict[str, Any]:
+    def _describe(self, trigger: Trigger, titles: Mapping[str, str]) -> dict[str, Any]:
         state: Mapping[str, Any] = trigger.state or {} if trigger.kind == "webhook" else {}
         return {
             **trigger.snapshot(),
+            "text": describe_trigger(trigger.options, titles),
             "url": self.url_of(trigger.id) if trigger.kind == "webhook" else None,
             "filtered": state.get("filtered", 0),
             "filtered_at": iso(state.get("filtered_at")),

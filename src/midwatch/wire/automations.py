@@ -74,6 +74,33 @@ class RunPage(TypedDict):
     runs: list[RunInfo]
 
 
+class LastInfo(TypedDict):
+    """The last run of an automation of a chain, or why its last run did not start."""
+
+    outcome: Annotated[str, Example("ok")]
+    at: Annotated[str | None, Example(AT)]
+    task_id: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]
+    why: str | None
+
+
+class NodeInfo(TypedDict):
+    """One automation of a chain. `level` is how many come before it, `after` is those right before it."""
+
+    id: Annotated[str, Example("am_06f2m8yq3kq5r0v9x1w2")]
+    title: Annotated[str, Example("deploy")]
+    status: Annotated[str, Example("active")]
+    level: Annotated[int, Example(1)]
+    after: Annotated[list[str], Example(["am_06f2m8yq1aa2bb3cc4dd"])]
+    starts: Annotated[list[str], Example(["after test"])]
+    last: LastInfo | None
+
+
+class ChainPage(TypedDict):
+    """The automations of a chain, earlier ones first."""
+
+    nodes: list[NodeInfo]
+
+
 class PreviewInfo(TypedDict):
     """A preview of a schedule: the schedule in words, and the next runs with the zone's offset from UTC."""
 

@@ -11,6 +11,7 @@ from midwatch.domain.trigger import Firing, Trigger
 from midwatch.wire.shapes import shape_of
 
 URL = "https://desk.example.org/api/v1/hooks/tr_06f2m8yq3kq5r0v9x1w2"
+TEXT = Annotated[str, Example("on a delivery to its webhook (github)")]
 ADDRESS = Annotated[str | None, Example(URL)]
 
 
@@ -23,7 +24,13 @@ class WebhookInfo(TypedDict):
 
 
 @shape_of(
-    Trigger, url=ADDRESS, filtered=int, filtered_at=str | None, filtered_why=str | None, filtered_summary=str | None
+    Trigger,
+    text=TEXT,
+    url=ADDRESS,
+    filtered=int,
+    filtered_at=str | None,
+    filtered_why=str | None,
+    filtered_summary=str | None,
 )
 class TriggerInfo(dict[str, Any]):
     """A trigger. `filtered` counts deliveries that its filter stopped; the other fields describe the last of them."""

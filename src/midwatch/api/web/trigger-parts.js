@@ -50,7 +50,7 @@ function createTrigger(trigger) {
 
 function updateTrigger(node, trigger) {
   const { id, kind, ...options } = trigger.options;
-  setText(node.parts.options, Object.entries(options).map(([name, value]) =>
+  setText(node.parts.options, kind !== "webhook" ? trigger.text : Object.entries(options).map(([name, value]) =>
     `${name}: ${Array.isArray(value) ? value.join("; ") : typeof value === "object" ? JSON.stringify(value) : value}`)
     .join(", "));
   node.parts.filtered.hidden = !trigger.filtered;

@@ -1,10 +1,13 @@
 -- get: one trigger that was not removed
 SELECT {trigger} FROM triggers WHERE id = :id AND removed_at IS NULL
 
--- list: the triggers of some kinds whose automation is active
+-- list: the triggers of some kinds whose automation is active, or also those of paused ones
 SELECT {trigger} FROM triggers
 WHERE kind IN {list:kinds} AND removed_at IS NULL
-  AND EXISTS (SELECT 1 FROM automations WHERE automations.id = triggers.automation_id AND status = 'active')
+  AND EXISTS (
+    SELECT 1 FROM automations WHERE automations.id = triggers.automation_id
+      AND (status = 'active' OR (CAST(:paused AS BOOLEAN) AND status = 'paused'))
+  )
 
 -- firing: one firing
 SELECT {firing} FROM firings WHERE id = :id

@@ -13,8 +13,8 @@ def get(tx: Tx, trigger_id: str) -> Trigger | None:
     return tx.find(Trigger, "trigger.get", id=trigger_id)
 
 
-def list_(tx: Tx, kinds: Collection[Kind]) -> list[Trigger]:
-    found = tx.find_all(Trigger, "trigger.list", kinds=dumps(list(kinds)))
+def list_(tx: Tx, kinds: Collection[Kind], paused: bool = False) -> list[Trigger]:
+    found = tx.find_all(Trigger, "trigger.list", kinds=dumps(list(kinds)), paused=paused)
     return sorted(found, key=lambda trigger: trigger.id)
 
 

@@ -3,6 +3,7 @@
 import { del, get, post, trackRequests } from "../api.js";
 import { attention, needsAttention } from "../attention.js";
 import { formatAmount, LIMIT_NAMES, MODES } from "../budget.js";
+import { drawChain } from "../chain.js";
 import { desk } from "../desk.js";
 import { h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import { icon } from "../icons.js";
@@ -32,20 +33,21 @@ export default async function renderAutomation(main, page) {
   }
   main.className = "task-page item-page";
   const view = buildPage(main, id);
-  const data = { automation: null, when: "", runs: [], triggers: [], firings: [] };
+  const data = { automation: null, when: "", runs: [], triggers: [], firings: [], nodes: [] };
   const draw = limitToFrame(() => page.isCurrent() && data.automation && drawAll(view, data, page));
   const startRequest = trackRequests();
   const read = async () => {
     const { accept } = startRequest();
     const path = `/automations/${encodeURIComponent(id)}`;
-    const [automation, history, days] = await Promise.all([
+    const [automation, history, days, chain] = await Promise.all([
       get(path), get(`${path}/history?limit=${HISTORY}`), get(`/schedules/day?id=${encodeURIComponent(id)}`),
+      get(`${path}/chain`),
     ]);
     const fired = automation.triggers.length
       ? await Promise.all([get(`${path}/triggers`), get(`${path}/firings?limit=${FIRINGS}`)])
       : [{ triggers: [] }, { firings: [] }];
     if (!accept()) return;
-    Object.assign(data, { automation, runs: history.runs, ...fired[0], ...fired[1] });
+    Object.assign(data, { automation, runs: history.runs, ...fired[0], ...fired[1], nodes: chain.nodes });
     const timed = ["at", "every", "cron"].some((name) => (automation.schedule[name] ?? null) !== null);
     data.when = [timed && days.days[0]?.when, formatTriggers(automation)].filter(Boolean).join(", ");
     draw();
@@ -56,6 +58,8 @@ export default async function renderAutomation(main, page) {
       if (event.payload.task_id) taskIds.add(event.payload.task_id);
       return id;
     }
+    if (data.nodes.some((node) => node.id === event.payload?.automation_id || node.last?.task_id === event.task_id))
+      return event.payload?.automation_id || RUN_KINDS.has(event.kind) ? id : null;
     return RUN_KINDS.has(event.kind) &&
       (taskIds.has(event.task_id) || data.runs.some((run) => run.task_id === event.task_id))
       ? id
@@ -82,6 +86,9 @@ function buildPage(main, id) {
     h("thead", h("tr", ["Scheduled for", "Started", "Duration", "Outcome", "Tokens", ""].map((name) => h("th", name)))),
     view.runs));
   runs.body.append(view.table, view.noRuns);
+  view.chain = h("div.scroll-x");
+  view.chainPanel = createPanel("Chain", { name: "chain-panel", content: [view.chain] }).node;
+  view.chainPanel.hidden = true;
   const times = createPanel("Next runs", { name: "next-runs", content: [view.times, view.noTimes] });
   const about = createPanel("About", { content: [view.facts] });
   view.deletedNote.append(
@@ -91,7 +98,7 @@ function buildPage(main, id) {
   view.body = h("div", { hidden: true },
     createDetailHead("/automations", "Automations", view.title, view.buttons),
     h("p.task-line", view.status, view.when, view.nextLine, h("span.spacer"), h("code.faint", id)),
-    view.deletedNote, view.note,
+    view.deletedNote, view.note, view.chainPanel,
     h("div.task-grid", h("div.stack", createTextPanel("Prompt", view.prompt), runs.node, view.fired.firings),
       h("div.stack", times.node, view.fired.triggers, about.node)));
   view.loading = createSkeleton(8);
@@ -122,6 +129,8 @@ function drawAll(view, data, page) {
   view.note.hidden = automation.status === "deleted";
   view.note.classList.toggle("warning", Boolean(alert) || needsAttention(automation));
   setText(view.note, note);
+  view.chainPanel.hidden = data.nodes.length < 2;
+  if (data.nodes.length > 1) drawChain(view.chain, data.nodes, automation.id);
   renderKeyed(view.runs, runs, (run) => run.task_id, createRunRow, updateRunRow);
   view.table.hidden = !runs.length;
   view.noRuns.hidden = runs.length > 0;
