@@ -154,11 +154,11 @@ async def measure_race(store: Store, kind: str, url: str, count: int) -> dict[st
 async def measure_firings(store: Store, kind: str, url: str, count: int) -> dict[str, Any]:
     """Measure two processes that start the runs of one firing of each webhook."""
     now, after = SystemClock().now(), (await store.read_log_bounds()).last_seq
-    triggers = [trigger for trigger in await store.list_triggers(("webhook",)) if trigger.fired_at is None][:count]
+    triggers = [trigger for trigger in await store.list_triggers(["webhook"]) if trigger.fired_at is None][:count]
     for trigger in triggers:
         automation = await store.get_automation(trigger.automation_id)
         assert automation is not None
-        body = {"key": "d1", "summary": "push to main", "payload": "x" * 2000}
+        body: dict[str, Any] = {"key": "d1", "summary": "push to main", "payload": "x" * 2000}
         await store.apply(record_firing(automation, trigger, now, **body)[1])
     took, _ = await run_racers(kind, url)
     fired = await list_fired(store, after)
