@@ -20,7 +20,12 @@ REFUSED = re.compile(
     re.DOTALL,
 )
 """Names of variables of midwatch itself, and of those that make a loader, shell or git run other code."""
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|DSN|PRIVATE", re.IGNORECASE)
+SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN|PRIVATE|(^|_)PAT(_|$)|"
+    r"(^|_)(DATABASE|DB|POSTGRES\w*|MYSQL|MONGO\w*|REDIS|AMQP|RABBITMQ|BROKER|WEBHOOK)_UR[IL]",
+    re.IGNORECASE,
+)
+"""Names of secrets. The address of a database often has its password."""
 SHORTEST_HIDDEN = 4
 """A secret value that is shorter is not replaced in the output of commands: too much text would match."""
 
