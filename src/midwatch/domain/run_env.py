@@ -64,6 +64,21 @@ def change_env(old: Env | None, changes: Mapping[str, Any] | None) -> dict[str, 
     return after or None
 
 
+def declare_env(old: Env, wanted: Env | None, before: Env | None) -> dict[str, str] | None:
+    """Return the variables of an automation that a file declares; `before` is what the file said last time.
+
+    A secret that the file has never named, or names without its value, keeps the value that it has.
+    """
+    wanted = wanted or {}
+    removed = (before or {}).keys() - wanted.keys()
+    kept = {
+        name: value
+        for name, value in old.items()
+        if is_secret(name) and name not in removed and wanted.get(name, MASK) == MASK
+    }
+    return {**wanted, **kept} or None
+
+
 def restore_env(old: Env | None, imported: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the variables of an import; a masked secret keeps the value that it has here, or is left out."""
     masked = {name for name, value in (imported or {}).items() if value == MASK and is_secret(name)}
