@@ -22,7 +22,7 @@ REFUSED = re.compile(
 """Names of variables of midwatch itself, and of those that make a loader, shell or git run other code."""
 SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN|PRIVATE|(^|_)PAT(_|$)|"
-    r"(^|_)(DATABASE|DB|POSTGRES\w*|MYSQL|MONGO\w*|REDIS|AMQP|RABBITMQ|BROKER|WEBHOOK)_UR[IL]",
+    r"(^|_)(DATABASE|DB|PG|\w*SQL|\w*GRES|MONGO\w*|REDIS|AMQP|RABBITMQ|BROKER|WEBHOOK)_UR[IL]",
     re.IGNORECASE,
 )
 """Names of secrets. The address of a database often has its password."""
