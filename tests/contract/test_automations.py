@@ -26,6 +26,7 @@ from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
 from midwatch.domain.task import Outcome, Task, end, in_turn
+from midwatch.domain.trigger import Trigger, record_firing
 from records import a_task, claim_request, claim_tasks, fence, submit_and_claim
 from records import put as put_task
 
@@ -262,13 +263,25 @@ async def test_the_watchdog_finds_late_waiting_and_paused_records(store: Store) 
     await put(store, replace(DAILY, next_run_at=NOW), replace(GOAL, status="active"))
     assert await store.count_plans() == Plans(5, 1, 1)
     for number, why in enumerate(
-        ("3 runs failed", *PAUSED_BY_PEOPLE, "ann interrupted its run", "ann stopped its step t_1")
-    ):
+        (
+            "its step took too long", *PAUSED_BY_PEOPLE, "ann interrupted its run", "ann stopped its step t_1",
+            "set night declares it as not enabled",
+        )
+    ):  # fmt: skip
         paused = {"status": "paused", "paused_why": why}
         await put(store, replace(DAILY, id=f"am_p{number}", next_run_at=None, **paused))
         await put(store, replace(GOAL, id=f"g_p{number}", scope_id=f"u{number}", **paused))
     assert [a.id for a in await store.list_paused_automations(PAUSED_BY_PEOPLE, 9)] == ["am_p0"]
     assert [g.id for g in await store.list_paused_goals(PAUSED_BY_PEOPLE, 9)] == ["g_p0"]
+
+    state = {"unread_at": NOW, "unread_why": "gone"}
+    watches = {"kind": "file", "automation_id": "am_1", "options": {"kind": "file", "paths": ["/w"]}}
+    triggers = Trigger(id="tr_1", state=state, **watches), Trigger(id="tr_2", state={"signature": "s"}, **watches)
+    fired = [record_firing(DAILY, triggers[1], NOW + n, key=str(n), summary="new")[1] for n in (0, 1, 2)]
+    for step in (Changes(records=triggers), *fired):
+        await store.apply(step)
+    assert await store.list_unread_triggers(9) == [triggers[0]]
+    assert await store.list_late_firings(NOW + 1, 9) == [("am_1", 2, NOW)]
 
     asked = Approval(
         id="ap_1", task_id="t_1", attempt=1, session_key="chat:1", agent="demo", question="?", kind="choice",

@@ -46,6 +46,9 @@ async def test_a_digest_has_what_is_due_when_it_is_sealed(store: Store) -> None:
     first, second = await due_later(store, "t_1", "t_2")
     await due_later(store, "t_3", target="#ops")
     urgent = notify("phone", "digest:hourly/UTC", "t_1", "asked:a_1", "May I?", CLOCK.now())
+    (step,) = notify("other", "digest:hourly/UTC", "g_1", "goal_progress:7", "step 7 of 50", CLOCK.now())
+    await store.apply(Changes(deliveries=(step,)))
+    assert [part.id for part in await store.seal_digest(step, step.due_at)] == [step.id]
     await store.apply(Changes(deliveries=urgent))
     at = first.due_at
     assert at > CLOCK.now() and await store.find_next_delivery_at() == urgent[0].due_at

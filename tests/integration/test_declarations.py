@@ -119,6 +119,23 @@ async def test_rights_are_those_of_single_changes_and_a_race_has_one_winner(desk
     assert (await apply(desk, work, BOB))["brief"].what == "unchanged"
 
 
+async def test_a_file_sets_and_removes_variables_and_keeps_secrets_that_it_does_not_name(desk: Runtime) -> None:
+    async def declare_env(env: dict[str, str]) -> tuple[str, Any]:
+        what = (await apply(desk, with_automation(env=env)))["brief"].what
+        assert (await apply(desk, with_automation(env=env)))["brief"].what == "unchanged"
+        return what, (await desk.automations.get("brief")).env
+
+    await apply(desk, CONTENT)
+    await desk.automations.patch("brief", {"env": {"BY_HAND": "1", "OWN_TOKEN": "s3cr3t"}})
+    assert await declare_env({"A": "1", "B_KEY": "x"}) == ("change", {"A": "1", "B_KEY": "x", "OWN_TOKEN": "s3cr3t"})
+    assert await declare_env({"A": "2", "B_KEY": "***"}) == ("change", {"A": "2", "B_KEY": "x", "OWN_TOKEN": "s3cr3t"})
+    assert await declare_env({"A": "2"}) == ("change", {"A": "2", "OWN_TOKEN": "s3cr3t"})
+    exported = await desk.declarations.export()
+    assert exported["left_out"] == ["automations.brief: env: the value of OWN_TOKEN"]
+    assert (await apply(desk, exported))["brief"].what == "unchanged"
+    assert (await desk.automations.get("brief")).env == {"A": "2", "OWN_TOKEN": "s3cr3t"}
+
+
 async def test_an_export_is_applied_unchanged_and_has_no_secrets(desk: Runtime) -> None:
     await apply(desk, CONTENT)
     await desk.automations.patch("once", {"approvals": {"deny": [{"command": "git push"}]}})

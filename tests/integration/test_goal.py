@@ -626,6 +626,19 @@ async def test_a_person_who_stops_a_step_pauses_its_goal(home: Path, how: Any) -
         assert f"midwatch goal resume {goal.id}" in delivery.text
 
 
+async def test_a_step_that_is_stopped_before_it_begins_pauses_its_goal_without_an_alert(home: Path) -> None:
+    mind = AgentPlan(work_until(asyncio.Event()))
+    async with open_desk(home, toml="slots = 1\n", it=mind.agent) as on:
+        await on.desk.tasks.submit("work", agent="it")
+        await until(lambda: has_begun(mind))
+        goal = await on.goal()
+        step: Task = await until(lambda: on.desk.store.find_open_step(goal.id))
+        await on.desk.tasks.cancel(step.id)
+        now = await on.desk.goals.get(goal.id)
+        assert (now.status, now.paused_why) == ("paused", f"a person stopped its step {step.id}")
+        assert [alert.kind for alert in await on.desk.alerts.list()] == []
+
+
 async def test_a_pause_lets_the_step_finish_and_its_claim_count(home: Path) -> None:
     gate = asyncio.Event()
     mind = AgentPlan(fails())

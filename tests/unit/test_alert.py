@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from midwatch import api
 from midwatch.base.clock import SECOND, SleepLog
 from midwatch.base.errors import Conflict, NotFound
 from midwatch.domain.alert import (
     ESCALATE_SECONDS,
     GRACE_SECONDS,
+    INTERRUPTED,
+    PAUSED_BY_PEOPLE,
     SILENT_SECONDS,
     TRANSITIONS,
     WAITING_SECONDS,
     Graces,
     Group,
+    Plans,
     check_automation,
     check_goal,
     check_late,
@@ -27,11 +32,13 @@ from midwatch.domain.alert import (
     raise_alert,
 )
 from midwatch.domain.approval import Approval
+from midwatch.domain.automation_step import pause_automation
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import Delivery
 from midwatch.domain.event import DeliverySent, EventFilter, TaskProgress, event
 from midwatch.domain.instance import Instance
 from midwatch.domain.task import Task, meta
+from midwatch.domain.trigger import Trigger, record_firing
 from midwatch.services.alerts import Alerts
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
@@ -206,12 +213,42 @@ async def test_an_acknowledged_alert_sends_only_that_it_is_over(watched: Watched
 
 async def test_only_pauses_by_midwatch_are_problems(watched: Watched) -> None:
     for number, why in enumerate(
-        ("3 runs in a row failed", "paused by a person", "ann interrupted its run", "ann stopped its step t_1")
-    ):
+        (
+            "3 runs in a row failed", "paused by a person", "ann interrupted its run", "ann stopped its step t_1",
+            "set night declares it as not enabled", "5 steps failed in a row: its step took too long",
+        )
+    ):  # fmt: skip
         paused = {"status": "paused", "paused_why": why, "next_run_at": None}
         await watched.put(an_automation(NOW, id=f"am_{number}", **paused))
         await watched.put(a_goal(NOW, id=f"g_{number}", scope_id=f"u{number}", status="paused", paused_why=why))
-    assert sorted(await watched.found()) == [("paused", "am_0"), ("paused", "g_0")]
+    assert sorted(await watched.found()) == [
+        ("paused", "am_0"), ("paused", "am_5"), ("paused", "g_0"), ("paused", "g_5"),
+    ]  # fmt: skip
+    console = (Path(api.__file__).parent / "web/attention.js").read_text()
+    assert f"const INTERRUPTED = /{INTERRUPTED.pattern}/;" in console
+    for why in PAUSED_BY_PEOPLE:
+        assert f'"{why}"' in console
+
+
+async def test_triggers_that_cannot_fire_and_firings_without_a_run_are_problems(watched: Watched) -> None:
+    git = {"id": "tr_1", "kind": "git", "repository": "/gone"}
+    automation = an_automation(NOW, id="am_1", schedule={"zone": "UTC"}, next_run_at=None, triggers=(git,))
+    unread = {"tip": "x", "unread_at": NOW, "unread_why": "/gone does not exist."}
+    trigger = Trigger(id="tr_1", automation_id="am_1", kind="git", options=git, state=unread, created_at=NOW)
+    _, fired = record_firing(automation, trigger, NOW, key="a", summary="new")
+    await watched.put(automation, trigger)
+    await watched.store.apply(fired)
+    await watched.clock.advance(WAITING_SECONDS - 1)
+    assert await watched.found() == []
+    await watched.clock.advance(1)
+    waiting, silent = sorted(await watched.alerts.list(), key=lambda alert: alert.subject)
+    assert (waiting.kind, waiting.subject, silent.kind, silent.subject) == ("waiting", "am_1", "silent", "tr_1")
+    assert "1 firing of its triggers waits" in waiting.text
+    assert "cannot fire: /gone does not exist." in silent.text
+    await watched.store.apply(pause_automation(automation, watched.clock.now(), "paused by a person", None))
+    assert await watched.found() == [("waiting", "am_1")]  # until the scheduler skips the firing
+    watched.living = []
+    assert await watched.store.count_plans() == Plans(0, 0, 0)
 
 
 async def test_tasks_that_wait_too_long_are_found_among_very_many(watched: Watched) -> None:
@@ -256,11 +293,15 @@ async def test_a_task_that_waited_for_an_answer_is_not_stuck(watched: Watched) -
 
 async def test_work_without_a_server_and_failed_notices_are_problems(watched: Watched) -> None:
     await watched.put(an_automation(NOW), a_goal(NOW), a_task(due_at=NOW))
+    hook = {"id": "tr_1", "kind": "webhook", "sign": "github"}
+    only_triggered = an_automation(NOW, id="am_2", session_key="auto:2", next_run_at=None, triggers=(hook,))
+    webhook = Trigger(id="tr_1", automation_id="am_2", kind="webhook", options=hook, created_at=NOW)
+    await watched.put(only_triggered, webhook)
     assert await watched.found() == []
     watched.living = []
     (alert,) = await watched.alerts.list()
     assert (alert.kind, alert.subject) == ("stopped", "desk")
-    assert "1 pending task, 1 active automation, 1 open goal" in alert.text
+    assert "1 pending task, 2 active automations, 1 open goal" in alert.text
     watched.living = [SERVER]
     failed = Delivery(id="d_1", task_id="t_1", channel="pager", notice="done", text="x", status="failed",
         created_at=NOW,

@@ -12,12 +12,13 @@ from midwatch.base.errors import InvalidInput
 from midwatch.base.text import cut_front, fence
 from midwatch.domain import goal_step
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.declaration import compare, export
 from midwatch.domain.goal import Goal, Means, validate
 from midwatch.domain.probe import CommandResult, Probe, keep_check, waits_for_command
 from midwatch.domain.run_env import change_env, check_env, hide_values, restore_env, show_env
 from midwatch.domain.task import end
 from midwatch.domain.task_step import EndedAttempt
-from records import a_goal, a_task
+from records import a_goal, a_task, an_automation
 
 NOW = 1_000_000 * SECOND
 MEANS = Means({"demo": AgentTerms()})
@@ -83,6 +84,14 @@ def test_secrets_are_masked_kept_and_removed() -> None:
     assert change_env(None, {"GITHUB_TOKEN": "***"}) is None
     assert restore_env(env, {"GITHUB_TOKEN": "***", "NEW": "x"}) == {"GITHUB_TOKEN": "abcd", "NEW": "x"}
     assert restore_env(None, {"GITHUB_TOKEN": "***"}) is None
+    hidden = ("SMTP_PASS", "MYSQL_PWD", "GITHUB_PAT", "APIKEY", "AUTH", "SESSION_COOKIE", "SENTRY_DSN", "DATABASE_URL")
+    automation = an_automation(0, env={**dict.fromkeys(hidden, "s3cr3t"), "PATTERN": "x", "BASE_URL": "y"})
+    exported = export(automation)
+    assert exported.table["env"] == {"PATTERN": "x", "BASE_URL": "y"}  # a file has no secret that replies mask
+    assert exported.left_out == tuple(f"env: the value of {name}" for name in hidden)
+    assert "s3cr3t" not in str(automation.snapshot())
+    (change,) = compare({"env": {"SMTP_PASS": "s3cr3t"}}, {"env": {"SMTP_PASS": "s3cr3t2", "SIZE": "1"}})
+    assert change == ("env", {"SMTP_PASS": "***"}, {"SMTP_PASS": "***", "SIZE": "1"}, False)  # what a plan shows
 
 
 def test_a_command_is_stored_with_its_task() -> None:

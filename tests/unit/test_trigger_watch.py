@@ -155,6 +155,21 @@ async def test_a_branch_fires_for_new_commits_and_tells_a_forced_push(watched: W
 
     folder.rename(tmp_path / "gone")  # an error of one trigger does not end the loop
     assert await watched.look(60) == watched.clock.now() + 60 * SECOND
+    (unread,) = await watched.store.list_unread_triggers(9)
+    assert unread.unread_at == watched.clock.now()
+    assert "does not exist" in (unread.state or {})["unread_why"]
+    watched.restart()
+    await watched.look(60)
+    assert (await watched.store.list_unread_triggers(9)) == [unread]  # written once
+    (tmp_path / "gone").rename(folder)
+    git("commit", "-q", "--allow-empty", "-m", "while it was gone")
+    await watched.look(60)
+    assert await watched.store.list_unread_triggers(9) == []
+    assert (await watched.list_firings())[3].summary.endswith(" while it was gone on main")
+    git("branch", "-m", "main", "other")
+    await watched.look(60)
+    (unread,) = await watched.store.list_unread_triggers(9)
+    assert "has no commit on main" in (unread.state or {})["unread_why"]
 
 
 async def test_a_thousand_watched_files_cost_little(watched: Watched, tmp_path: Path) -> None:

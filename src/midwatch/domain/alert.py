@@ -24,6 +24,7 @@ from midwatch.domain.goal import Goal
 from midwatch.domain.notice import notify, title_of
 from midwatch.domain.probe import Probe
 from midwatch.domain.task import Task
+from midwatch.domain.trigger import LateFirings, Trigger
 
 Kind = Literal["overdue", "stuck", "silent", "waiting", "paused", "stopped", "undelivered", "unchecked"]
 Status = Literal["found", "raised", "escalated", "acknowledged", "withdrawn"]
@@ -51,8 +52,8 @@ UNDELIVERED_SECONDS = 86400.0
 """How old a notice may be that could not be sent. An older one stays in the list of deliveries."""
 PAUSED_BY_PEOPLE = ("paused by a person", SPENT, OVER)
 """Reasons of pauses that need nobody's attention."""
-INTERRUPTED = re.compile(r" interrupted its run$| its step t_\w+$")
-"""The end of the reason of a pause by a person who interrupted a run or stopped a step."""
+INTERRUPTED = re.compile(r" interrupted its run$| its step t_\w+$|^set \S+ declares it as not enabled$")
+"""Reasons of pauses by a person who interrupted a run, stopped a step, or declared the automation as not enabled."""
 
 
 class Graces(NamedTuple):
@@ -298,6 +299,25 @@ def check_automation(automation: Automation, age: Age, grace: float = GRACE_SECO
         return []
     text = f"Overdue: {_line(automation.label)}\n{automation.id} should have run at {iso(due)}; see `midwatch doctor`."
     return [_about(automation, "overdue", text, due)]
+
+
+def check_firings(late: LateFirings, automation: Automation | None, age: Age, grace: float) -> list[Alert]:
+    """Return an alert if firings of an automation wait too long for their run; otherwise return an empty list."""
+    if automation is None or age(late.due_at) < grace:
+        return []
+    waits = "1 firing of its triggers waits" if late.size == 1 else f"{late.size} firings of its triggers wait"
+    text = f"Waiting: {_line(automation.label)}\n{waits} for a run of {automation.id}, since {iso(late.due_at)}."
+    return [_about(automation, "waiting", text, late.due_at)]
+
+
+def check_trigger(trigger: Trigger, automation: Automation | None, age: Age, grace: float) -> list[Alert]:
+    """Return an alert if a trigger never fires, because for long its files or branch cannot be read."""
+    since = trigger.unread_at
+    if automation is None or since is None or age(since) < grace:
+        return []
+    why = _line(str((trigger.state or {}).get("unread_why")), 300).rstrip(".")
+    text = f"Silent: {_line(automation.label)}\nThe {trigger.kind} trigger of {automation.id} cannot fire: {why}."
+    return [replace(_about(automation, "silent", text, since), subject=trigger.id)]
 
 
 def check_goal(goal: Goal, age: Age, grace: float = GRACE_SECONDS) -> list[Alert]:

@@ -18,6 +18,7 @@ from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
 from midwatch.domain.rule import Rule
+from midwatch.domain.run_env import is_secret, show_env
 
 Noun = Literal["automation", "goal", "rule"]
 What = Literal["create", "change", "unchanged", "remove", "left"]
@@ -29,7 +30,6 @@ TIMES = ("at", "every", "cron", "zone")
 MOMENTS = frozenset({"at", "deadline"})
 """Fields whose value may depend on the moment when it is read, such as `in 2d`."""
 RULE_FIELDS = ("agent", "kind", "command", "path", "root", "tool")
-SECRET = re.compile(r"token|secret|passw|credential|(^|_)key", re.IGNORECASE)
 
 
 class FieldChange(NamedTuple):
@@ -151,6 +151,8 @@ def compare(
         if before == after or (not old and not after) or (field == "route" and after and after == hide_target(before)):
             continue
         by_hand = declared is not None and field in declared and declared[field] != before
+        if field == "env":
+            before, after = show_env(before), show_env(after)
         changes.append(FieldChange(field, before, after, by_hand))
     return tuple(changes)
 
@@ -258,7 +260,7 @@ def export(record: Automation | Goal) -> Exported:
 
 def _drop_secrets(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a table without texts whose names say that they are secrets, and these names."""
-    hidden = [name for name, part in value.items() if isinstance(part, str) and SECRET.search(name)]
+    hidden = [name for name, part in value.items() if isinstance(part, str) and is_secret(name)]
     return {name: part for name, part in value.items() if name not in hidden}, hidden
 
 

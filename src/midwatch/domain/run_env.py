@@ -20,7 +20,12 @@ REFUSED = re.compile(
     re.DOTALL,
 )
 """Names of variables of midwatch itself, and of those that make a loader, shell or git run other code."""
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|DSN|PRIVATE", re.IGNORECASE)
+SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|DSN|PRIVATE|(^|_)PAT(_|$)|"
+    r"(^|_)(DATABASE|DB|PG|\w*SQL|\w*GRES|MONGO\w*|REDIS|AMQP|RABBITMQ|BROKER|WEBHOOK)_UR[IL]",
+    re.IGNORECASE,
+)
+"""Names of secrets. The address of a database often has its password."""
 SHORTEST_HIDDEN = 4
 """A secret value that is shorter is not replaced in the output of commands: too much text would match."""
 
@@ -57,6 +62,21 @@ def change_env(old: Env | None, changes: Mapping[str, Any] | None) -> dict[str, 
         elif not (value == MASK and is_secret(name)):
             after[name] = value
     return after or None
+
+
+def declare_env(old: Env, wanted: Env | None, before: Env | None) -> dict[str, str] | None:
+    """Return the variables of an automation that a file declares; `before` is what the file said last time.
+
+    A secret that the file has never named, or names without its value, keeps the value that it has.
+    """
+    wanted = wanted or {}
+    removed = (before or {}).keys() - wanted.keys()
+    kept = {
+        name: value
+        for name, value in old.items()
+        if is_secret(name) and name not in removed and wanted.get(name, MASK) == MASK
+    }
+    return {**wanted, **kept} or None
 
 
 def restore_env(old: Env | None, imported: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
@@ -67,6 +67,11 @@ class Trigger(JsonRecord):
     removed_at: Hidden[int | None] = None
     """When the trigger was removed from its automation. Its firings stay for some time."""
 
+    @property
+    def unread_at(self) -> int | None:
+        """Return since when its files or its branch cannot be read, or None if they can."""
+        return (self.state or {}).get("unread_at")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing(JsonRecord):
@@ -101,6 +106,14 @@ class Firing(JsonRecord):
     def revision(self) -> int:
         """Return 0: a pending firing changes only its time, and then it ends."""
         return self.due_at
+
+
+class LateFirings(NamedTuple):
+    """The firings of an automation that wait too long: how many there are, and when the first of them was due."""
+
+    automation_id: str
+    size: int
+    due_at: int
 
 
 class TriggerStore(Protocol):
@@ -144,6 +157,12 @@ class TriggerStore(Protocol):
 
     async def count_waiting_firings(self, automation_id: str) -> int:
         """Return how many firings of the automation are pending."""
+
+    async def list_late_firings(self, before: int, limit: int) -> list[LateFirings]:
+        """Return how many firings of each automation are pending since `before` or longer, the longest first."""
+
+    async def list_unread_triggers(self, limit: int) -> list[Trigger]:
+        """Return the triggers of active automations whose files or branches cannot be read, oldest first."""
 
     async def prune_firings(self, before: int) -> int:
         """Remove firings that ended before a moment, and return how many."""

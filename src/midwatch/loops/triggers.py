@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
@@ -44,6 +45,8 @@ AGAIN_SECONDS = 60.0
 """Seconds until a trigger is looked at again whose files or repository cannot be read."""
 LISTED = 2000
 """The most files whose names are remembered for one trigger."""
+UNREAD, UNREAD_SHOWN = ("unread_at", "unread_why"), 300
+"""The parts of a trigger's state that say since when it cannot be read, and why."""
 NAMED, TOLD = 3, 200
 """How many changed files the summary names, and how many the payload lists."""
 
@@ -147,6 +150,7 @@ class TriggerWatch(LeaderLoop):
                 if watch.alone:
                     log.warning("the files of trigger %s cannot be read: no answer", watch.trigger.id)
                     watch.due_at = self._in(AGAIN_SECONDS)
+                    await self._note_unread(watch, "its files cannot be read: no answer")
                 watch.alone = True
             return []
         return list(zip(group, looks, strict=True))
@@ -155,12 +159,13 @@ class TriggerWatch(LeaderLoop):
         trigger, now = watch.trigger, self._clock.now()
         old, signature = trigger.state, seen.signature
         state = {"signature": signature, "count": len(seen.files), "newest": seen.newest, "at": now}
-        if old is None:
+        if old is None or "signature" not in old:
             if seen.cut:
                 log.warning("trigger %s names too many files; it watches the first of them", trigger.id)
             await self._store.apply(write_state(trigger, state, now))
         elif old["signature"] == signature:
             watch.changed_to = None
+            await self._note_read(watch)
             if watch.files is None and len(seen.files) <= LISTED:
                 watch.files = seen.files
             return
@@ -198,19 +203,24 @@ class TriggerWatch(LeaderLoop):
         trigger, now = watch.trigger, self._clock.now()
         repository, branch = trigger.options["repository"], trigger.options.get("branch")
         tip = await self._branches.find_tip(repository, branch)
-        old = trigger.state
-        if tip is not None and old is None:
+        old = (trigger.state or {}).get("tip")
+        if tip is None:
+            await self._note_unread(watch, f"{repository} has no commit on {branch or 'its branch'}")
+            watch.changed_to = signs
+            return
+        if old is None:
             await self._store.apply(write_state(trigger, {"tip": tip}, now))
-        elif tip is not None and old is not None and tip != old["tip"]:
+        elif tip != old:
             step = write_state(trigger, {"tip": tip}, now)
-            news = await self._branches.read_news(repository, old["tip"], tip)
+            news = await self._branches.read_news(repository, old, tip)
             recorded = await self._triggers.fire(
-                trigger, key=tip, summary=_name_commits(news, branch), payload=_write_commits(news, branch, old["tip"]),
+                trigger, key=tip, summary=_name_commits(news, branch), payload=_write_commits(news, branch, old),
                 also=step,
             )  # fmt: skip
             if not recorded.created:  # the branch is back at a commit for which it has fired
                 await self._store.apply(step)
         else:
+            await self._note_read(watch)
             watch.changed_to = signs
             return
         await self._remember(watch)
@@ -232,12 +242,32 @@ class TriggerWatch(LeaderLoop):
             log.warning("trigger %s is tried again later: %s", trigger.id, problem)
             watch.due_at = self._in(AGAIN_SECONDS)
             await self._remember(watch)
+            await self._note_unread(watch, str(problem))
         except MidwatchError as problem:
             log.warning("trigger %s is tried again later: %s", trigger.id, problem)
             watch.due_at = self._in(AGAIN_SECONDS)
+            await self._note_unread(watch, str(problem))
         except Exception:
             log.exception("trigger %s could not be looked at", trigger.id)
             watch.due_at = self._in(AGAIN_SECONDS)
+
+    async def _note_unread(self, watch: Watch, why: str) -> None:
+        """Store since when a trigger cannot be read, and why, so that the watchdog tells it."""
+        trigger, now = watch.trigger, self._clock.now()
+        if trigger.unread_at is None:
+            state = {**(trigger.state or {}), "unread_at": now, "unread_why": cut(why, UNREAD_SHOWN)}
+            await self._write_state(watch, state)
+
+    async def _note_read(self, watch: Watch) -> None:
+        """Store that a trigger can be read again, if it could not be read."""
+        if watch.trigger.unread_at is not None:
+            state = watch.trigger.state or {}
+            await self._write_state(watch, {name: value for name, value in state.items() if name not in UNREAD})
+
+    async def _write_state(self, watch: Watch, state: Mapping[str, Any]) -> None:
+        with suppress(Conflict):  # another process has looked at it meanwhile
+            await self._store.apply(write_state(watch.trigger, state, self._clock.now()))
+        await self._remember(watch)
 
     async def _remember(self, watch: Watch) -> None:
         """Read the stored trigger again, and forget it if it was removed."""

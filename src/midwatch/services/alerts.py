@@ -171,6 +171,7 @@ class Alerts:
             "waiting tasks": self._check_waiting(now, graces),
             "questions": self._check_questions(now, graces),
             "automations": self._check_automations(now, graces),
+            "triggers": self._check_triggers(now, graces),
             "goals": self._check_goals(now, graces),
             "notices": self._check_deliveries(now),
             "processes": self._check_processes(now),
@@ -230,6 +231,17 @@ class Alerts:
                 yield alert
         for automation in await self._store.list_paused_automations(rules.PAUSED_BY_PEOPLE, MOST):
             for alert in rules.check_paused(automation):
+                yield alert
+
+    async def _check_triggers(self, now: int, graces: Graces) -> AsyncIterator[Alert]:
+        age, store = self._sleeps.age, self._store
+        for late in await store.list_late_firings(now - int(graces.waiting * SECOND), MOST):
+            automation = await store.get_automation(late.automation_id)
+            for alert in rules.check_firings(late, automation, age, graces.waiting):
+                yield alert
+        for trigger in await store.list_unread_triggers(MOST):
+            automation = await store.get_automation(trigger.automation_id)
+            for alert in rules.check_trigger(trigger, automation, age, graces.waiting):
                 yield alert
 
     async def _check_goals(self, now: int, graces: Graces) -> AsyncIterator[Alert]:

@@ -40,6 +40,7 @@ from midwatch.domain.goal import OPEN, Goal
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain, refuse_first
 from midwatch.domain.rule import Pattern, Rule, StoredEffect
+from midwatch.domain.run_env import declare_env
 from midwatch.domain.store import Store
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.automations import Automations
@@ -154,6 +155,8 @@ class Declarations:
         values = values_of(record, table)
         if same_moment:
             values = {name: value for name, value in values.items() if name != "every"} | {"at": None}
+        if current is not None and current.env:
+            values = {**values, "env": declare_env(current.env, table.get("env"), since.get("env"))}
         wanted = Wanted(table=_as_json(table), values=values)
         wanted = keep_moments(wanted, _present(current, table) if current else None, now)
         return Draft(record, wanted, _declare(changes, record, wanted))
@@ -168,6 +171,8 @@ class Declarations:
             patch |= {name: values[name] for name in TIMES if values.get(name) is not None}
             if "at" in patch:
                 patch["at"] = parse_moment(patch["at"], now, "UTC")
+        if "env" in changed and values["env"] is not None:
+            patch["env"] = {**dict.fromkeys(current.env or {}, ""), **values["env"]}  # an empty value removes it
         declared = {"declared_by": terms.set, "declaration": draft.wanted.declaration()}
         after, changes = self._automations.compute_patch(current, patch, now, actor, declared)
         if changed & set(TIMES) and current.paused_why in (SPENT, OVER):

@@ -254,7 +254,7 @@ class Tasks:
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
             if self._endings is not None and task.stop_requested != "cancel":
                 name = actor_name(actor)
-                changes = await self._endings.end_attempt(task, TaskStep(after, changes), actor=name)
+                changes = await self._endings.end_attempt(task, TaskStep(after, changes), actor=name or "a person")
                 if after.open:
                     changes = changes.plus(await self._endings.pause_goal(task, "stopped its step", name))
             return after, changes

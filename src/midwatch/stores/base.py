@@ -150,6 +150,8 @@ class VerbStore(VerbRunner):
     find_next_firing_at = peek(trigger.find_next_at)
     count_firings = peek(trigger.count)
     count_waiting_firings = peek(trigger.count_waiting)
+    list_late_firings = read(trigger.list_late)
+    list_unread_triggers = read(trigger.list_unread)
     prune_firings = write(trigger.prune)
 
     get_goal = peek(goal.get)

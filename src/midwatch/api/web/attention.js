@@ -7,12 +7,13 @@ import { stream } from "./stream.js";
 const READ_PAUSE = 100; // events in quick succession cause one request
 const LOUD = new Set(["found", "raised", "escalated"]);
 const EXPECTED_REASONS = new Set(["paused by a person", "it has had all its runs", "its time has passed"]);
+const INTERRUPTED = / interrupted its run$| its step t_\w+$|^set \S+ declares it as not enabled$/;
 const CHANGE_KINDS =
   /^(automation_(changed|fired|missed|paused)|goal_(changed|step|delayed|paused|completed|timed_out))$/;
 
 /** Return whether an automation or goal is paused for an unexpected reason. */
 export const needsAttention = (item) => item.status === "paused" && Boolean(item.paused_why) &&
-  !EXPECTED_REASONS.has(item.paused_why) && !/ interrupted its run$| its step t_\w+$/.test(item.paused_why);
+  !EXPECTED_REASONS.has(item.paused_why) && !INTERRUPTED.test(item.paused_why);
 
 /** Return the id of the automation or goal that an event is about, or null. */
 export const getSubject = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;

@@ -56,21 +56,29 @@ ORDER BY created_at, id LIMIT :limit
 
 -- paused_automations: automations that are paused for other reasons than the expected ones, oldest first
 SELECT {automation} FROM automations {by:automations_paused}
-WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '%interrupted its run'
-  AND paused_why NOT LIKE '% its step t%'
+WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '% interrupted its run'
+  AND paused_why NOT LIKE '% its step t!_%' ESCAPE '!'
+  AND paused_why NOT LIKE 'set % declares it as not enabled'
 ORDER BY updated_at, id LIMIT :limit
 
 -- paused_goals: the same for goals
 SELECT {goal} FROM goals {by:goals_paused}
-WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '%interrupted its run'
-  AND paused_why NOT LIKE '% its step t%'
+WHERE status = 'paused' AND paused_why NOT IN {list:expected} AND paused_why NOT LIKE '% interrupted its run'
+  AND paused_why NOT LIKE '% its step t!_%' ESCAPE '!'
+  AND paused_why NOT LIKE 'set % declares it as not enabled'
 ORDER BY updated_at, id LIMIT :limit
 
 -- undelivered: the newest failed deliveries
 SELECT channel, created_at FROM deliveries WHERE status = 'failed' ORDER BY id DESC LIMIT 1000
 
--- count_automations: active automations that have a next run
-SELECT count(*) FROM automations {by:automations_due} WHERE status = 'active' AND next_run_at IS NOT NULL
+-- count_automations: active automations that have a next run or a trigger
+SELECT (
+  SELECT count(*) FROM automations {by:automations_due} WHERE status = 'active' AND next_run_at IS NOT NULL
+) + (
+  SELECT count(*) FROM automations WHERE status = 'active' AND next_run_at IS NULL AND id IN (
+    SELECT automation_id FROM triggers WHERE removed_at IS NULL
+  )
+)
 
 -- count_goals: open goals that are not paused
 SELECT count(*) FROM goals {by:goals_open}

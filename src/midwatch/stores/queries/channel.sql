@@ -5,10 +5,12 @@ ON CONFLICT (task_id, channel, notice, coalesce(target, '')) DO NOTHING
 -- due: deliveries to send now, oldest first
 SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
 
--- seal: the notices of a digest are all unsent notices that are due for the same route, and are not in a digest yet
+-- seal: the notices of a digest are all unsent notices that are due for the same route, and are not in a digest yet;
+-- a notice about the progress of a goal has the number of its step
 UPDATE deliveries SET digest_id = :digest_id
 WHERE status = 'pending' AND due_at <= :now AND digest_id IS NULL AND channel = :channel
-  AND coalesce(target, '') = :target AND policy LIKE 'digest:%' AND notice IN {list:notices}
+  AND coalesce(target, '') = :target AND policy LIKE 'digest:%'
+  AND (notice IN {list:notices} OR notice LIKE 'goal_progress:%')
 
 -- list_digest: oldest first
 SELECT {delivery} FROM deliveries WHERE digest_id = :digest_id ORDER BY id

@@ -53,6 +53,16 @@ SELECT count(*) FROM firings WHERE trigger_id = :trigger_id AND created_at >= :s
 -- count_waiting: how many firings of an automation are pending
 SELECT count(*) FROM firings WHERE automation_id = :automation_id AND status = 'pending'
 
+-- late: how many firings of each automation have been due for long, and since when
+SELECT automation_id, count(*), min(due_at) FROM firings WHERE status = 'pending' AND due_at <= :before
+GROUP BY automation_id ORDER BY min(due_at), automation_id LIMIT :limit
+
+-- unread: triggers of active automations whose files or branches cannot be read
+SELECT {trigger} FROM triggers
+WHERE kind IN ('file', 'git') AND removed_at IS NULL AND CAST(state AS TEXT) LIKE '%"unread_at"%'
+  AND EXISTS (SELECT 1 FROM automations WHERE automations.id = triggers.automation_id AND status = 'active')
+ORDER BY id LIMIT :limit
+
 -- prune: firings that ended long ago
 DELETE FROM firings WHERE status <> 'pending' AND ended_at < :before RETURNING id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from midwatch.domain.trigger import Firing, Kind, Trigger
+from midwatch.domain.trigger import Firing, Kind, LateFirings, Trigger
 from midwatch.stores.rows import dumps
 from midwatch.stores.verbs.tx import Tx
 
@@ -53,6 +53,14 @@ def count(tx: Tx, trigger_id: str, since: int) -> int:
 
 def count_waiting(tx: Tx, automation_id: str) -> int:
     return tx.value(int, "trigger.count_waiting", automation_id=automation_id) or 0
+
+
+def list_late(tx: Tx, before: int, limit: int) -> list[LateFirings]:
+    return [LateFirings(*row) for row in tx.rows("trigger.late", {"before": before, "limit": limit})]
+
+
+def list_unread(tx: Tx, limit: int) -> list[Trigger]:
+    return tx.find_all(Trigger, "trigger.unread", limit=limit)
 
 
 def prune(tx: Tx, before: int) -> int:
