@@ -103,6 +103,19 @@ async def test_files_fire_once_when_they_are_quiet(watched: Watched, tmp_path: P
     ]  # fmt: skip
 
 
+async def test_a_file_with_any_name_fires(watched: Watched, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    await watched.add(kind="file", paths=[str(folder)], debounce=0)
+    for name in (b"caf\xe9", b"a\x1b[31m\nb"):  # not UTF-8, and what could control a terminal
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("x")
+        await watched.look(2)
+        await watched.look(2)
+    first, second = await watched.list_firings()
+    assert (first.summary, second.summary) == ("changed: caf\\xe9", "changed: a\\u001b[31m b")
+    assert json.loads(second.payload or "") == {"created": [f"{folder}/a\x1b[31m\nb"]}
+
+
 async def test_a_branch_fires_for_new_commits_and_tells_a_forced_push(watched: Watched, tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "a@example.org",

@@ -26,7 +26,7 @@ from midwatch.domain.trigger import Trigger, write_state
 from midwatch.domain.watch_options import DEBOUNCE, GIT_EVERY
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.programs.git_branch import News, sign_refs
-from midwatch.programs.watched_files import Files, Look, list_changes, look_at
+from midwatch.programs.watched_files import Files, Look, list_changes, look_at, show_name
 from midwatch.services.triggers import Triggers
 
 log = logging.getLogger("midwatch.triggers")
@@ -258,8 +258,8 @@ def _same(one: Trigger, other: Trigger) -> bool:
 def _tell_changes(before: Files | None, seen: Look, old: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names of changed files. After a restart only those are known that are newer than what was seen."""
     if before is not None:
-        return list_changes(before, seen.files)
-    newer = sorted(name for name, (_, changed) in seen.files.items() if changed > old["newest"])
+        return {kind: [show_name(name) for name in names] for kind, names in list_changes(before, seen.files).items()}
+    newer = sorted(show_name(name) for name, (_, changed) in seen.files.items() if changed > old["newest"])
     gone = max(0, old["count"] - len(seen.files))
     return {"changed": newer, "removed": [f"{gone} files"] if gone else []}
 
