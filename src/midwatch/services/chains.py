@@ -265,8 +265,8 @@ class Chains:
 
     async def _trace_event(self, event: Event) -> tuple[str | None, tuple[str, ...]]:
         """Return the chain of an event and the automations that it stems from, also through other tasks."""
-        named = [event.payload.get("automation_id")]
-        paths: list[Sequence[str]] = [[str(name) for name in named if name]]
+        named = [event.payload.get("automation_id"), event.payload.get("subject"), event.task_id]
+        paths: list[Sequence[str]] = [[str(name) for name in named if str(name).startswith("am_")]]
         chain_id: str | None = None
         if firing_id := event.payload.get("firing_id"):
             firing = await self._store.get_firing(str(firing_id))
