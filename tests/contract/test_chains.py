@@ -15,7 +15,7 @@ from midwatch.domain.automation import Automation
 from midwatch.domain.automation_step import delete_automation, pause_automation, run_now
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
-from midwatch.domain.event import EventFilter
+from midwatch.domain.event import DeliverySent, EventFilter, event
 from midwatch.domain.store import Store
 from midwatch.domain.task import Outcome, Task, end
 from midwatch.domain.trigger import Firing, define
@@ -263,3 +263,12 @@ async def test_an_event_starts_a_run_but_never_its_own_automation(flow: Flow) ->
     assert await flow.list_open() == "", "b comes before a in this chain"
     (firing,) = await flow.list_firings("a")
     assert firing.path == ("am_b", "am_a")
+
+
+async def test_a_notice_about_an_automation_does_not_start_it(flow: Flow) -> None:
+    await flow.add("a", kind="event", kinds=["delivery_*"])
+    await flow.add("b", kind="event", kinds=["delivery_*"])
+    sent = DeliverySent(delivery_id="d_1", channel="console", notice="alert:overdue")
+    await flow.store.apply(Changes(events=(event(sent, flow.clock.now(), task_id="am_a"),)))
+    await flow.settle()
+    assert await flow.list_open() == "b"

@@ -136,6 +136,32 @@ async def test_a_firing_is_replayed_with_its_payload(desk: Desk) -> None:
     assert stored is not None
     assert (stored.payload, stored.replay_of, stored.status) == ("{}", first.id, "pending")
     assert await desk.store.count_firings("tr_1", 0) == 1
+    dropped = (await desk.triggers.fire(desk.trigger, key="d2", summary="push", skipped="it was noise")).firing
+    with pytest.raises(Conflict, match="was not kept; ask the sender"):
+        await desk.triggers.replay(dropped.id)
+    by_hand = await desk.triggers.test("am_1")
+    assert (await desk.triggers.replay((await desk.triggers.replay(by_hand.id)).id)).payload is None
+
+
+async def test_firings_that_wait_do_not_hold_up_others(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midwatch.loops.scheduler.BATCH", 2)
+    for number in range(2, 6):  # the open run of each, which the firing replaces, does not stop
+        hook = {**WEBHOOK, "id": f"tr_{number}"}
+        automation = an_automation(
+            NOW, id=f"am_{number}", session_key=f"auto:{number}", schedule={"zone": "UTC"}, triggers=(hook,),
+            next_run_at=None, overlap="replace",
+        )  # fmt: skip
+        await desk.store.apply(create_automation(automation, NOW, None))
+        for key in ("d1", "d2"):
+            trigger = Trigger(id=hook["id"], automation_id=automation.id, kind="webhook", options=hook)
+            await desk.triggers.fire(trigger, key=key, summary="push")
+            await desk.scheduler.look()
+    await desk.clock.advance(1)
+    last = await desk.triggers.fire(desk.trigger, key="last", summary="push")
+    await desk.scheduler.look()
+    firing = await desk.store.get_firing(last.firing.id)
+    assert firing is not None and firing.status == "started"
+    assert [await desk.store.count_waiting_firings(f"am_{number}") for number in range(2, 6)] == [1, 1, 1, 1]
 
 
 async def test_triggers_follow_their_definitions_and_are_pruned(desk: Desk) -> None:

@@ -275,6 +275,32 @@ async def test_a_due_run_replaces_a_running_one(home: Path) -> None:
         assert (await desk.tasks.get(second.id)).outcome == "ok"
 
 
+async def test_the_run_of_a_trigger_replaces_a_running_one(home: Path) -> None:
+    clock, channel, first_only = FakeClock(START), RecordingChannel("there"), asyncio.Event()
+    agent = ScriptedAgent(wait_for(first_only), name="it")
+    async with open_desk(home, clock, agent, there=channel) as desk:
+        about = {"agent": "it", "route": "there", "notices": "all"}
+        hook = [{"kind": "webhook", "sign": "github"}]
+        automation = await desk.automations.create("look", triggers=hook, overlap="replace", **about)
+        link = [{"kind": "after", "automations": [automation.id]}]
+        following = await desk.automations.create("tell", triggers=link, **about)
+        for turns in (1, 2):
+            await desk.triggers.test(automation.id)
+            await until(lambda turns=turns: _turns(agent, turns))
+        await until(lambda: desk.triggers.firings(following.id))
+        second, first = await desk.automations.history(automation.id)
+        assert (second.status, first.outcome, first.error) == (
+            "running",
+            "cancelled",
+            "replaced by the run of a trigger.",
+        )
+        assert ((await desk.automations.get(automation.id)).last_result or "").startswith("replaced: ")
+        notices = [delivery.notice for delivery in await desk.store.list_deliveries()]
+        assert [notice for notice in notices if not notice.startswith("alert:")] == ["started", "started"]
+        first_only.set()
+        await until(lambda: is_idle(desk))
+
+
 async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -101,6 +102,46 @@ async def test_files_fire_once_when_they_are_quiet(watched: Watched, tmp_path: P
     assert [firing.summary for firing in await watched.list_firings()][1:] == [
         "changed: 1 files", "files changed", "changed: 1 files",
     ]  # fmt: skip
+
+
+async def test_a_repository_that_does_not_answer_holds_up_no_other(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midwatch.loops.triggers.BRANCH_SECONDS", 0.1)
+    folder, repository = tmp_path / "in", tmp_path / "repo"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    os.mkfifo(repository / ".git" / "packed-refs")  # git waits for somebody who writes
+    now = watched.clock.now()
+    entries = [{"kind": "git", "repository": str(repository), "branch": "main", "every": 1}]
+    await watched.add(kind="file", paths=[str(folder)], debounce=0)
+    automation = an_automation(
+        now, id="am_2", schedule={"zone": "UTC"}, triggers=define(entries, now), next_run_at=None, session_key="auto:2"
+    )
+    await watched.store.apply(create_automation(automation, now, None))
+    watched.watch.wake()
+    async with asyncio.timeout(15):  # git itself is stopped after 20 seconds
+        for _ in range(2):
+            due_at = await watched.look(2)
+            assert due_at is not None and due_at > watched.clock.now(), "it would look without a pause"
+        (folder / "new").write_text("x")
+        await watched.look(2)
+        await watched.look(2)
+        await watched.watch.stop()
+    assert [firing.summary for firing in await watched.list_firings()] == ["changed: new"]
+
+
+async def test_a_file_with_any_name_fires(watched: Watched, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    await watched.add(kind="file", paths=[str(folder)], debounce=0)
+    for name in (b"caf\xe9", b"a\x1b[31m\nb"):  # not UTF-8, and what could control a terminal
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("x")
+        await watched.look(2)
+        await watched.look(2)
+    first, second = await watched.list_firings()
+    assert (first.summary, second.summary) == ("changed: caf\\xe9", "changed: a\\u001b[31m b")
+    assert json.loads(second.payload or "") == {"created": [f"{folder}/a\x1b[31m\nb"]}
 
 
 async def test_a_branch_fires_for_new_commits_and_tells_a_forced_push(watched: Watched, tmp_path: Path) -> None:

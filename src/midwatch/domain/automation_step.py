@@ -46,6 +46,7 @@ LATE_SECONDS = 90.0
 
 RESULT_SHOWN = 300
 REPLACED = "replaced by the run that was due at {}."
+REPLACED_BY_TRIGGER = "replaced by the run of a trigger."
 """The error of a run that was cancelled because the next run was due."""
 
 
@@ -196,15 +197,16 @@ def find_replaced(changes: Changes) -> str | None:
     return next((payload.get("replaces") for payload in queued), None)
 
 
-def is_replaced(automation: Automation, ended: Task) -> bool:
-    """Return whether a run was cancelled because the next run replaces it."""
-    waits = automation.overlap == "replace" and automation.waiting_run_at is not None
+def is_replaced(automation: Automation, ended: Task, fired: bool = False) -> bool:
+    """Return whether a run was cancelled because the next run replaces it. `fired` says that a firing waits."""
+    waits = automation.overlap == "replace" and (fired or automation.waiting_run_at is not None)
     return waits and automation.status == "active" and ended.outcome == "cancelled"
 
 
 def explain_replaced(step: TaskStep, automation: Automation) -> TaskStep:
     """Return the step that ends a replaced run, with the reason as its error, and without a notice."""
-    error = REPLACED.format(iso(automation.waiting_run_at))
+    due = automation.waiting_run_at
+    error = REPLACED_BY_TRIGGER if due is None else REPLACED.format(iso(due))
     updates = tuple(
         update._replace(fields={**update.fields, "error": error}) if update.fields.get("completed_at") else update
         for update in step.changes.updates
@@ -403,7 +405,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
             return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
         case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began, so it does not count
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
-        case "cancelled" if is_replaced(automation, ended):
+        case "cancelled" if is_replaced(automation, ended, ended.error == REPLACED_BY_TRIGGER):
             return {"last_result": f"replaced: {at}"}
         case "skipped":  # it does not count
             again = _next_again(automation, ended)

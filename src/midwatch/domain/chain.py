@@ -21,6 +21,8 @@ MOST_CHAINS = 100
 MOST_DEEP = 20
 """The most automations in a chain, one after the other."""
 REASON_SHOWN = 300
+REPLACED = "replaced by the run "
+"""The beginning of the error of a run that the next run replaces."""
 LONGEST_KEY = 400
 PAYLOAD_ROOM = PAYLOAD_SHOWN - 2000
 
@@ -71,6 +73,11 @@ def read_outcome(outcome: str | None) -> EndOutcome:
         case "skipped":  # there was nothing to do
             return "skipped"
     return "failed"
+
+
+def is_bad_end(outcome: EndOutcome, error: str | None) -> bool:
+    """Return whether people should know of the end of a task. A run that the next one replaces is no failure."""
+    return outcome == "failed" or (outcome == "cancelled" and not (error or "").startswith(REPLACED))
 
 
 # -- the graph -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.base.text import cut
+from midwatch.base.text import cut, escape_controls
 from midwatch.domain.changes import Changes, Update, event_about
 from midwatch.domain.event import AutomationTriggered
 from midwatch.domain.fields import AT, Example, Hidden, JsonRecord
@@ -285,9 +285,10 @@ def record_firing(
     """
     reason = skipped if automation.status == "active" else f"its automation is {automation.status}"
     firing_id = new_id("f", now)
+    shown = escape_controls(" ".join(summary.split()))  # a stranger may have written it
     firing = Firing(
         id=firing_id, automation_id=automation.id, trigger_id=trigger.id, kind=trigger.kind, key=cut(key, 500),
-        summary=cut(summary, SUMMARY_SHOWN), payload=payload[:LONGEST_PAYLOAD] if payload else payload,
+        summary=cut(shown, SUMMARY_SHOWN), payload=payload[:LONGEST_PAYLOAD] if payload else payload,
         status="skipped" if reason else "pending", reason=reason, chain_id=chain_id or firing_id,
         path=(*(name for name in path if name != automation.id), automation.id), replay_of=replay_of, created_at=now,
         due_at=now + int(delay * SECOND), ended_at=now if reason else None,

@@ -83,7 +83,7 @@ class Scheduler(LeaderLoop):
             has_goals = await store.has_open_goals()  # not only time decides when a goal is due
             due = await store.list_due_automations(now, BATCH) if _has_come(automation_at, now) else []
             woken = await store.list_due_goals(now, BATCH) if has_goals else []
-            fired = await store.list_due_firings(now, BATCH)
+            fired = await store.list_due_firings(now, BATCH + len(tried))  # some wait for an open run
             over = await store.list_due_handoffs(now, BATCH) if _has_come(handoff_at, now) else []
             if not (due or woken or over or fired):
                 times = (automation_at, firing_at, handoff_at, await store.find_next_goal_at() if has_goals else None)

@@ -27,7 +27,7 @@ from midwatch.domain.trigger import Trigger, write_state
 from midwatch.domain.watch_options import DEBOUNCE, GIT_EVERY
 from midwatch.loops.leader_loop import LeaderLoop
 from midwatch.programs.git_branch import News, sign_refs
-from midwatch.programs.watched_files import Files, Look, list_changes, look_at
+from midwatch.programs.watched_files import Files, Look, list_changes, look_at, show_name
 from midwatch.services.triggers import Triggers
 
 log = logging.getLogger("midwatch.triggers")
@@ -39,6 +39,8 @@ SHARE = 100.0
 SLOWEST_POLL = 30.0
 LOOK_SECONDS = 20.0
 """A look that takes longer, because a file system hangs, is given up."""
+BRANCH_SECONDS = 5.0
+"""For how long other triggers wait for git. A look that takes longer goes on in the background."""
 GROUP = 50
 """How many triggers one thread looks at."""
 AGAIN_SECONDS = 60.0
@@ -97,6 +99,15 @@ class TriggerWatch(LeaderLoop):
         self._follow = follow
         self._watches: dict[str, Watch] = {}
         self._outdated = True
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        """The looks at branches that have not ended, by the ids of their triggers."""
+
+    async def stop(self) -> None:
+        """Stop the loop and the looks that have not ended."""
+        await super().stop()
+        for asking in self._asking.values():
+            asking.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     def wake(self) -> None:
         """Read the triggers again, because an automation changed or this process became the leader."""
@@ -115,7 +126,7 @@ class TriggerWatch(LeaderLoop):
         now = self._clock.now()
         due = [watch for watch in self._watches.values() if watch.due_at <= now]
         await self._look_at_files([watch for watch in due if watch.trigger.kind == "file"])
-        await asyncio.gather(*(self._look_at_branch(watch) for watch in due if watch.trigger.kind == "git"))
+        await self._look_at_branches([watch for watch in due if watch.trigger.kind == "git"])
         return min((watch.due_at for watch in self._watches.values()), default=None)
 
     async def _read_triggers(self) -> None:
@@ -186,6 +197,22 @@ class TriggerWatch(LeaderLoop):
         watch.files = seen.files if len(seen.files) <= LISTED else None
 
     # -- branches ----------------------------------------------------------------------------------------------------
+
+    async def _look_at_branches(self, watches: Sequence[Watch]) -> None:
+        """Look at branches. A repository that does not answer holds up the other triggers only for a moment."""
+        begun = []
+        for watch in watches:
+            if watch.trigger.id in self._asking:
+                watch.due_at = self._in(POLL_SECONDS)
+            else:
+                begun.append(asyncio.create_task(self._look_at_branch(watch)))
+                self._asking[watch.trigger.id] = begun[-1]
+        if begun:
+            await asyncio.wait(begun, timeout=BRANCH_SECONDS)
+        ended = [asking for asking in self._asking.values() if asking.done()]
+        self._asking = {key: asking for key, asking in self._asking.items() if asking not in ended}
+        for asking in ended:
+            asking.result()
 
     async def _look_at_branch(self, watch: Watch) -> None:
         options = watch.trigger.options
@@ -288,8 +315,8 @@ def _same(one: Trigger, other: Trigger) -> bool:
 def _tell_changes(before: Files | None, seen: Look, old: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the names of changed files. After a restart only those are known that are newer than what was seen."""
     if before is not None:
-        return list_changes(before, seen.files)
-    newer = sorted(name for name, (_, changed) in seen.files.items() if changed > old["newest"])
+        return {kind: [show_name(name) for name in names] for kind, names in list_changes(before, seen.files).items()}
+    newer = sorted(show_name(name) for name, (_, changed) in seen.files.items() if changed > old["newest"])
     gone = max(0, old["count"] - len(seen.files))
     return {"changed": newer, "removed": [f"{gone} files"] if gone else []}
 

@@ -108,6 +108,11 @@ def list_changes(before: Files, after: Files) -> dict[str, list[str]]:
     }
 
 
+def show_name(name: str) -> str:
+    """Return the name of a file as text that can be stored: bytes that are no UTF-8 are written as `\\xe9`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _is_directory(entry: os.DirEntry[str], *, links: bool = False) -> bool:
     try:
         return entry.is_dir(follow_symlinks=links)

@@ -23,6 +23,7 @@ from midwatch.domain.chain import (
     explain_skip,
     group_parts,
     is_bad,
+    is_bad_end,
     join_end,
     list_parts,
     merge_paths,
@@ -51,7 +52,6 @@ END_KINDS = ("task_finished", "automation_triggered", "automation_missed")
 """The kinds of events that mark the end of a part of a chain."""
 MOST_STEPS = 20
 """How far a task is traced back to the task or the handoff that it continues."""
-BAD = ("failed", "cancelled")
 TOO_DEEP = f"its chain has {MOST_DEEP} automations already"
 
 
@@ -152,15 +152,15 @@ class Chains:
 
     async def _end_task(self, task: Task) -> list[End]:
         outcome = read_outcome(task.outcome)
+        bad = is_bad_end(outcome, task.error)
         chain_id, path = await self.trace(task)
         ends = []
         if task.cause == "automation" and task.cause_id:
             automation = await self._store.get_automation(task.cause_id)
             title = automation.label if automation else task.cause_id
-            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome in BAD))
+            ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=bad))
         return ends + [
-            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome in BAD)
-            for tag in list_tags(task)
+            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=bad) for tag in list_tags(task)
         ]
 
     async def trace(self, task: Task) -> tuple[str, tuple[str, ...]]:
@@ -266,8 +266,8 @@ class Chains:
 
     async def _trace_event(self, event: Event) -> tuple[str | None, tuple[str, ...]]:
         """Return the chain of an event and the automations that it stems from, also through other tasks."""
-        named = [event.payload.get("automation_id")]
-        paths: list[Sequence[str]] = [[str(name) for name in named if name]]
+        named = [event.payload.get("automation_id"), event.payload.get("subject"), event.task_id]
+        paths: list[Sequence[str]] = [[str(name) for name in named if str(name).startswith("am_")]]
         chain_id: str | None = None
         if firing_id := event.payload.get("firing_id"):
             firing = await self._store.get_firing(str(firing_id))

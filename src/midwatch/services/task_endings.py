@@ -69,7 +69,8 @@ class TaskEndings:
         """
         if before.cause == "automation" and before.cause_id and step.task.outcome == "cancelled":
             owner = await self._store.get_automation(before.cause_id)
-            if owner is not None and automation_step.is_replaced(owner, step.task):
+            fired = await self._store.count_waiting_firings(before.cause_id) > 0
+            if owner is not None and automation_step.is_replaced(owner, step.task, fired):
                 step = automation_step.explain_replaced(step, owner)
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")

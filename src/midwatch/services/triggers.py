@@ -33,6 +33,8 @@ MINUTE, DAY = 60.0, 86400 * SECOND
 KEPT_OF_A_DAY = 100
 """A skipped firing keeps its payload only if its trigger fired less often in a day, so that noise fills no disk."""
 NOTHING = Changes()
+BY_HAND = "manual:"
+"""The beginning of the key of a firing that a person made."""
 MOST_IN_A_MINUTE = 60
 """How often a trigger fires in a minute at most, unless its option `per_minute` is lower."""
 
@@ -215,7 +217,7 @@ class Triggers:
         trigger = require(await self._store.get_trigger(trigger_id or ids[0]), "trigger", trigger_id or ids[0])
         summary = "by hand" if payload is None else f"by hand: {summarise(payload, {})}"
         text = None if payload is None else write_payload(payload)
-        key = f"manual:{new_id('x', self._clock.now())}"
+        key = f"{BY_HAND}{new_id('x', self._clock.now())}"
         return (await self.fire(trigger, key=key, summary=summary, payload=text)).firing
 
     async def _get_managed(self, automation_id: str, actor: AnyActor) -> Automation:
@@ -256,6 +258,8 @@ class Triggers:
         trigger = await self._store.get_trigger(firing.trigger_id)
         if trigger is None:
             raise NotFound("trigger", firing.trigger_id)
+        if firing.payload is None and firing.replay_of is None and not firing.key.startswith(BY_HAND):
+            raise Conflict(f"the payload of firing {firing.id} was not kept; ask the sender to deliver it again.")
         now = self._clock.now()
         again, step = record_firing(
             automation, trigger, now, key=f"{firing.id}@{now}", summary=firing.summary, payload=firing.payload,
