@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache, partial
@@ -23,7 +24,6 @@ from midwatch.testing import FakeClock
 from week_checks import LATE, WeekChecker
 
 DAY_SECONDS = 86400
-FAR = 10**18
 MOST_COUNTED = 1000
 
 
@@ -117,19 +117,24 @@ class YearChecker(WeekChecker):
 
     # -- due times -------------------------------------------------------------------------------------------------
 
-    def list_due(self, plan: dict[str, Any]) -> tuple[int, ...]:
-        """Return all due times of a schedule in the year."""
+    def list_due(self, plan: dict[str, Any], more: int = 0) -> Sequence[int]:
+        """Return all due times of a schedule in the year, and in some days more."""
         begin = round(datetime.combine(self._first_day, time(), UTC).timestamp()) * SECOND
         if plan.get("at"):
             return (moment_of(plan["at"]),)
         if plan.get("every"):
             anchor, step = moment_of(plan["anchor"]), int(plan["every"]) * SECOND
-            return tuple(range(anchor + step, begin + self._days * DAY_SECONDS * SECOND, step))
-        return list_cron(plan["cron"], plan["zone"], self._first_day, self._days) if plan.get("cron") else ()
+            return range(anchor + step, begin + (self._days + 370) * DAY_SECONDS * SECOND, step)
+        if not plan.get("cron"):
+            return ()
+        return list_cron(plan["cron"], plan["zone"], self._first_day, self._days + more)
 
     def next_due(self, story: Story, after: int) -> int | None:
         times = self.list_due(story.plan)
         place = bisect_right(times, after)
+        if place == len(times) and story.plan.get("cron"):
+            times = self.list_due(story.plan, more=370)
+            place = bisect_right(times, after)
         return times[place] if place < len(times) else None
 
     def count(self, story: Story, since: int, until: int) -> int:
@@ -273,7 +278,8 @@ class YearChecker(WeekChecker):
         firing_id = event.payload["firing_id"]
         columns = "trigger_id, key, status, chain_id, kind"
         ((trigger_id, key, _, chain_id, kind),) = self.rows(f"SELECT {columns} FROM firings WHERE id = ?", firing_id)
-        assert (trigger_id, key) not in self.keys, f"{kind} {trigger_id} fired twice for {key}"
+        first = self.keys.get((trigger_id, key), "")
+        assert not self.rows("SELECT 1 FROM firings WHERE id = ?", first), f"{kind} {trigger_id} fired twice for {key}"
         self.keys[trigger_id, key] = firing_id
         self.expected.pop((trigger_id, key), None)
         self.chains.pop((trigger_id, str(chain_id)), None)
