@@ -75,6 +75,10 @@ attack: install ## Attack the sandbox, git and the server for longer: about 15 m
 	MIDWATCH_ATTACK_ROUNDS=300 MIDWATCH_ATTACK_SECONDS=120 MIDWATCH_ATTACK_SEEDS=3 \
 	  $(BIN)/pytest -n 0 -s --timeout 1800 tests/attack tests/acceptance/test_openapi.py
 
+.PHONY: year
+year: install ## Simulate a year of automations, triggers and goals: make year SEED=7
+	$(BIN)/python tests/year.py --seed $(or $(SEED),1) --days $(or $(DAYS),366)
+
 bench-%: install ## Run a benchmark: make bench-embedded
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks.$*

@@ -36,7 +36,7 @@ settings.load_profile("same")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for the duration of the chaos test and the simulated weeks."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long the chaos test goes on")
-    parser.addoption("--seeds", type=int, default=60, help="how many weeks are simulated")
+    parser.addoption("--seeds", type=int, default=40, help="how many weeks are simulated")
     parser.addoption("--seed", type=int, default=None, help="simulate only the week of this seed")
 
 

@@ -484,7 +484,7 @@ async def test_two_processes_fire_each_due_automation_once(
     url = request.getfixturevalue("database") if kind == "postgres" else str(tmp_path / "midwatch.db")
     store = await open_store_of_kind(kind, url)
     now = SystemClock().now()
-    many = [an_automation(now, id=f"am_{n:03}", session_key=f"s:{n}", next_run_at=now - n) for n in range(200)]
+    many = [an_automation(now - n, id=f"am_{n:03}", session_key=f"s:{n}", next_run_at=now - n) for n in range(200)]
     await store.apply(Changes(records=tuple(many)))
     racers = [program("race", kind, url) for _ in range(2)]
     try:

@@ -185,6 +185,32 @@ def test_an_open_run_skips_the_next() -> None:
     assert (many["reason"], many["count"]) == ("overlap", 4)
 
 
+def test_every_due_time_is_told_if_a_run_starts_a_little_late() -> None:
+    """Two times a minute apart are both on time 70 seconds after the first one."""
+    each_minute = hourly(schedule=Schedule.make(every=60, zone="UTC", anchor=NOW).snapshot(), jitter_seconds=30.0)
+    moved = after(each_minute, fire(each_minute, NOW + 70 * SECOND))
+    assert moved.next_run_at == NOW + 60 * SECOND
+    (missed,) = payloads(fire(moved, NOW + 70 * SECOND, runs=True), "automation_missed")
+    assert (missed["reason"], missed["count"], missed["scheduled_for"]) == ("overlap", 1, iso(NOW + 60 * SECOND))
+
+
+def test_a_run_at_the_end_of_quiet_hours_counts_as_missed() -> None:
+    quiet = hourly(quiet_hours=("08:00-09:30",), next_run_at=NOW + HOUR // 2, missed="skip")
+    (missed,) = payloads(fire(quiet, NOW + 2 * HOUR), "automation_missed")
+    assert (missed["reason"], missed["count"]) == ("late", 3)  # 09:30, 10:00 and 11:00
+
+
+@pytest.mark.parametrize(("ended", "next_run"), [(HOUR, HOUR), (HOUR // 2, HOUR), (2 * HOUR - 1, 2 * HOUR)])
+def test_times_before_a_waiting_run_starts_are_not_lost(ended: int, next_run: int) -> None:
+    """The open run ends at `ended`, and its waiting run starts an hour later, because the process was down."""
+    planned = NOW + next_run
+    waits = hourly(run_count=1, overlap="queue", waiting_run_at=NOW, next_run_at=planned)
+    moved = after(waits, steps.settle(waits, end_run("ok"), NOW + ended))
+    assert moved.next_run_at == min(NOW + ended, planned - 1)
+    started = after(moved, fire(moved, NOW + ended + 3 * HOUR))
+    assert (started.waiting_run_at, started.next_run_at, started.run_count) == (None, planned, 2)
+
+
 def test_cron_uses_the_wall_clock_of_its_zone() -> None:
     start = parse_moment("2026-03-28T09:00", 0, "Europe/Berlin")
     schedule = Schedule.make(cron="0 9 * * *", zone="Europe/Berlin").snapshot()

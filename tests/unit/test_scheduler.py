@@ -162,7 +162,7 @@ async def test_many_automations_are_fired_once_earliest_first(
 ) -> None:
     now = clock.now()
     automations = [
-        an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)
+        an_automation(now - n, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)
     ]
     await store.apply(Changes(records=tuple(automations)))
     writes = store.writes

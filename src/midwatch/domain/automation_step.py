@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.base.schedule import count_missed, next_run_at
+from midwatch.base.schedule import COUNTED, count_missed, next_run_at
 from midwatch.base.text import cut, fence
 from midwatch.base.timetable import NO_CALENDARS, Block, Calendars, Timetable
 from midwatch.domain.agent import AgentTerms
@@ -115,13 +115,13 @@ def fire(
         count = count_missed(timetable.schedule, due - 1, block.until - 1)
         return _leave_out(automation, now, timetable, block, count)
     if lateness == "caught_up" and (block := timetable.find_block(now)) is not None:
-        return _leave_out(automation, now, timetable, block, timetable.count(due - 1, now))
-    following = next_run_at(timetable.schedule, max(now, due))
+        return _leave_out(automation, now, timetable, block, min(COUNTED, 1 + timetable.count(due, now)))
+    following = next_run_at(timetable.schedule, now if late else due)
     decision: Decision = "skip" if taken else on_overlap(automation, open_run=runs)
     reason = "overlap" if decision == "skip" else lateness
     events: tuple[Event, ...] = ()
     if reason is not None:
-        count = max(1, timetable.count(due - 1, now)) if late else 1
+        count = min(COUNTED, 1 + timetable.count(due, now)) if late else 1
         missed = _missed(automation, reason, due, count)
         if reason != "caught_up":
             return _skip_run(automation, now, following, missed)
@@ -178,14 +178,16 @@ def _start_waiting(automation: Automation, now: int, terms: AgentTerms, timetabl
     """Start the run that waited for the end of the last run; in quiet hours it waits on until their end."""
     due = automation.waiting_run_at
     assert due is not None
-    following = next_run_at(timetable.schedule, now)
+    told = max(due, automation.next_run_at or due)  # later times have not been looked at yet
+    following = next_run_at(timetable.schedule, told)
     block = timetable.find_block(now)
     if taken:
         missed = event_about(automation, _missed(automation, "overlap", due, 1), now)
         update = update_record(automation, now, waiting_run_at=None, next_run_at=following)
         return Changes(updates=(update,), events=(missed,))
     if block is not None and block.reason == "quiet_hours":
-        moved = event_about(automation, _missed(automation, "quiet_hours", due, 1), now)
+        count = min(COUNTED, 1 + count_missed(timetable.schedule, told, block.until))
+        moved = event_about(automation, _missed(automation, "quiet_hours", due, count), now)
         return Changes(updates=(update_record(automation, now, next_run_at=block.until),), events=(moved,))
     task = build_run(automation, now, due, terms, key=f"{automation.id}@{due}")
     return _start_run(automation, task, now, due, following, (), waiting_run_at=None)
@@ -350,7 +352,7 @@ def _jitter(automation: Automation, due: int, now: int, following: int | None, t
         return 0
     longest = int(automation.jitter_seconds * SECOND)
     if following is not None:
-        longest = min(longest, following - max(now, due))
+        longest = min(longest, max(0, following - max(now, due)))
     part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
     later = int(part * longest)
     return later if timetable.find_block(now + later) is None else 0
@@ -384,7 +386,8 @@ def settle(automation: Automation, ended: Task, now: int, thread_id: str | None 
     if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
         fields["resume_thread_id"] = thread_id
     if automation.waiting_run_at is not None and automation.status == "active":
-        fields["next_run_at"] = now  # wakes the scheduler, which starts the waiting run
+        # This wakes the scheduler, which starts the waiting run. All times up to this one have been looked at.
+        fields["next_run_at"] = now if automation.next_run_at is None else min(now, automation.next_run_at - 1)
     why = _pause_why(automation, ended, fields)
     if why is None or automation.status != "active":
         return Changes(updates=(update_record(automation, now, **fields),)) if fields else Changes()
