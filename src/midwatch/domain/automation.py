@@ -52,6 +52,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "deleted": frozenset({"active", "paused"}),
 }
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
+BY_PERSON = "paused by a person"
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
 _NAME = re.compile(r"(?!am_)[a-z0-9][a-z0-9_-]{0,59}", re.ASCII)

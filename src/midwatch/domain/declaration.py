@@ -7,7 +7,7 @@ or one that a person has created, is never changed unless the caller adopts it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
 from midwatch.domain.rule import Rule
+from midwatch.domain.run_env import is_secret, show_env
 
 Noun = Literal["automation", "goal", "rule"]
 What = Literal["create", "change", "unchanged", "remove", "left"]
@@ -29,7 +30,8 @@ TIMES = ("at", "every", "cron", "zone")
 MOMENTS = frozenset({"at", "deadline"})
 """Fields whose value may depend on the moment when it is read, such as `in 2d`."""
 RULE_FIELDS = ("agent", "kind", "command", "path", "root", "tool")
-SECRET = re.compile(r"token|secret|passw|credential|(^|_)key", re.IGNORECASE)
+SHOWN: Mapping[str, Callable[[Any], Any]] = {"env": show_env, "route": hide_target}
+"""For fields with secrets, the function that hides them."""
 
 
 class FieldChange(NamedTuple):
@@ -39,6 +41,11 @@ class FieldChange(NamedTuple):
     old: Any
     new: Any
     by_hand: Annotated[bool, Example(False)] = False
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the change as JSON shows it: without values of secrets and targets of routes."""
+        show = SHOWN.get(self.field)
+        return {**self._asdict(), **({"old": show(self.old), "new": show(self.new)} if show else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,7 @@ class PlanStep:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the step as JSON shows it."""
-        fields = [change._asdict() for change in self.fields]
+        fields = [change.snapshot() for change in self.fields]
         names = ("noun", "name", "what", "id", "note")
         return {**{name: getattr(self, name) for name in names}, "fields": fields}
 
@@ -243,9 +250,9 @@ def export(record: Automation | Goal) -> Exported:
         if name == "route" and ":" in value:
             value = hide_target(value)
             notes.append("route: the target")
-        if isinstance(value, Mapping):
-            value, hidden = _drop_secrets(value)
-            notes += [f"{name}: the value of {part}" for part in hidden]
+        if name == "env":
+            notes += [f"env: the value of {part}" for part in value if is_secret(part)]
+            value = show_env(value)
         if value != {}:
             table[name] = value
     if isinstance(record, Automation):
@@ -254,12 +261,6 @@ def export(record: Automation | Goal) -> Exported:
         if record.status == "paused" and record.paused_why not in (SPENT, OVER):
             table["enabled"] = False
     return Exported(table, tuple(notes))
-
-
-def _drop_secrets(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a table without texts whose names say that they are secrets, and these names."""
-    hidden = [name for name, part in value.items() if isinstance(part, str) and SECRET.search(name)]
-    return {name: part for name, part in value.items() if name not in hidden}, hidden
 
 
 def export_rules(rules: Iterable[Rule]) -> dict[str, list[dict[str, Any]]]:

@@ -18,6 +18,7 @@ from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
 from midwatch.domain import goal_step as steps
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import BY_PERSON
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
@@ -278,9 +279,7 @@ class Goals(ManagedRecords[Goal]):
         named = await self._store.list_named_goals(wish.name or "")
         return any(other.open and (other.scope_kind, other.scope_id) == scope for other in named)
 
-    async def pause(
-        self, goal_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
-    ) -> Goal:
+    async def pause(self, goal_id: str, *, why: str = BY_PERSON, stop: bool = False, actor: AnyActor = None) -> Goal:
         """Pause a goal: start no more steps. A running step goes on to its end; with `stop` it is stopped, too."""
         goal_id = await self._resolve(goal_id, actor)
 
