@@ -445,8 +445,8 @@ class ApplyBody(Strict):
     """The content of a file that declares automations, goals and rules; the keys are the names of the records."""
 
     set: str = Field(pattern=NAME, examples=["team-a"], description="The name of the set that the file declares.")
-    automations: dict[Annotated[str, Field(pattern=NAME)], AutomationBody] = Field(default_factory=dict)
-    goals: dict[Annotated[str, Field(pattern=NAME)], GoalBody] = Field(default_factory=dict)
+    automations: dict[Annotated[str, Field(max_length=200)], AutomationBody] = Field(default_factory=dict)
+    goals: dict[Annotated[str, Field(max_length=200)], GoalBody] = Field(default_factory=dict)
     rules: DeclaredRules = DeclaredRules()
     dry_run: bool = Field(False, strict=True, description="Only return the plan.")
     prune: bool = Field(False, strict=True, description="Remove records that the set does not declare any more.")

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Conflict
-from midwatch.domain.automation import NO_NAMES, OVER, SPENT, Automation
+from midwatch.domain.automation import OVER, SPENT, Automation
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
+from midwatch.domain.requests import NO_NAMES
 from midwatch.domain.rule import Rule
 from midwatch.domain.run_env import is_secret, show_env
 
