@@ -74,7 +74,7 @@ class Desk(Foundation):
             plan=plan,
         )
         self.triggers = Triggers(store, clock, self.find_public_url)
-        self.chains = Chains(store, clock, self.triggers)
+        self.chains = Chains(store, clock, self.triggers, plan)
         self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route, settings.list_calendars())
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None

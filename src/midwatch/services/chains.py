@@ -35,7 +35,7 @@ from midwatch.domain.chain import (
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import Event, parse_kinds
 from midwatch.domain.identity import AnyActor
-from midwatch.domain.notice import notify
+from midwatch.domain.notice import PlanNotices, keep_policy, notify
 from midwatch.domain.payload_filter import find_unmet
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -58,10 +58,11 @@ TOO_DEEP = f"its chain has {MOST_DEEP} automations already"
 class Chains:
     """Service: fires triggers of the kinds after and event."""
 
-    def __init__(self, store: Store, clock: Clock, triggers: Triggers) -> None:
+    def __init__(self, store: Store, clock: Clock, triggers: Triggers, plan: PlanNotices = keep_policy) -> None:
         self._store = store
         self._clock = clock
         self._triggers = triggers
+        self._plan = plan
 
     async def find_kinds(self) -> tuple[str, ...]:
         """Return the kinds of events that some trigger waits for; there are none without such triggers."""
@@ -158,7 +159,7 @@ class Chains:
             ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=outcome in BAD))
         return ends + [
             End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=outcome in BAD)
-            for tag in list_tags(task)
+            for tag in task.tags or ()
         ]
 
     async def trace(self, task: Task) -> tuple[str, tuple[str, ...]]:
@@ -229,9 +230,8 @@ class Chains:
 
     def _notify(self, automation: Automation, reason: str, not_run: Sequence[str], key: str) -> Changes:
         text = write_notice(automation.label, reason, not_run, automation.id)
-        notices = notify(
-            automation.route, automation.notices, automation.id, f"chain_ended:{key}", text, self._clock.now()
-        )
+        plan = self._plan(automation.route, automation.notices)
+        notices = notify(automation.route, plan, automation.id, f"chain_ended:{key}", text, self._clock.now())
         return Changes(deliveries=notices)
 
     async def _find_result(self, end: End) -> str | None:
@@ -281,11 +281,6 @@ class Chains:
                 chain_id = chain_id or (found if path else None)
                 paths.append(path)
         return chain_id, merge_paths(paths)
-
-
-def list_tags(task: Task) -> Sequence[str]:
-    """Return the tags of a task."""
-    return tuple(getattr(task, "tags", None) or ())
 
 
 def read_graph(triggers: Collection[Trigger]) -> dict[str, list[str]]:
