@@ -334,12 +334,6 @@ class AutomationPatch(Strict):
     keep_anchor: bool = Field(False, description="Count a changed interval from its old anchor instead of from now.")
 
 
-class PauseQuery(Strict):
-    """Whether the open run of a paused automation is cancelled."""
-
-    stop: bool = False
-
-
 @copy_of(Automation, NEW_SETTINGS)
 class ExportedAutomation(Strict):
     """An exported automation. An import ignores fields that are not settings."""
@@ -533,7 +527,7 @@ class WaitQuery(Strict):
 
 
 class PauseBody(Strict):
-    """Whether the running step is stopped at once. Otherwise it goes on to its end."""
+    """Whether the open run of an automation, or the running step of a goal, is stopped. Otherwise it goes on."""
 
     stop: bool = Field(False, strict=True)
 

@@ -15,10 +15,10 @@ from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plai
 class Routes:
     """Chooses where the notices of a new task go, and which are sent."""
 
-    def __init__(self, check_route: CheckRoute, default_route: str | None, plan: PlanNotices = keep_policy) -> None:
+    def __init__(self, check_route: CheckRoute, default_route: str | None, plan: PlanNotices | None = None) -> None:
         self._check_route = check_route
         self._default_route = default_route
-        self._plan = plan
+        self._plan = plan or keep_policy
 
     def choose(self, wish: Submission) -> tuple[str | None, str | None]:
         """Return the route and the field `notices` of a new task.

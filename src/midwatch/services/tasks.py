@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
@@ -16,7 +16,6 @@ from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import Actor, AnyActor, actor_name, agent_task
 from midwatch.domain.listing import Listing
-from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash, clean_tags
 from midwatch.domain.rule import check_policy
 from midwatch.domain.session import PRIVATE, check_key
@@ -54,14 +53,14 @@ class Tasks:
         store: Store,
         clock: Clock,
         agents: AgentRegistry,
-        check_route: CheckRoute,
+        check_route: Callable[[str | Sequence[str]], str],
         limits: Limits | None = None,
         submitter: str | None = None,
         waiter: Waiter | None = None,
         default_route: str | None = None,
         endings: TaskEndings | None = None,
         authorization: Authorization | None = None,
-        plan: PlanNotices = keep_policy,
+        plan: Callable[[str | None, str | None], str | None] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
