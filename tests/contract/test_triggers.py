@@ -142,6 +142,8 @@ async def test_triggers_follow_their_definitions_and_are_pruned(desk: Desk) -> N
     automation = await desk.store.get_automation("am_1")
     assert isinstance(automation, Automation)
     assert [trigger.id for trigger in await desk.store.list_triggers(["webhook"])] == ["tr_1"]
+    assert [trigger.id for trigger in await desk.store.list_triggers_naming("webhook", ['"x"', '"github"'])] == ["tr_1"]
+    assert await desk.store.list_triggers_naming("webhook", ['"gitlab"']) == []
     changed = define(
         [{"kind": "webhook", "sign": "github"}, {"kind": "git", "repository": "/srv/app"}], NOW, automation.triggers
     )

@@ -7,7 +7,7 @@ reason. The definition of a trigger is in the field `triggers` of its automation
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_args
 
@@ -109,6 +109,12 @@ class TriggerStore(Protocol):
 
     async def list_triggers(self, kinds: Collection[Kind], paused: bool = False) -> list[Trigger]:
         """Return all triggers of these kinds whose automation is active, or also those of paused ones, by id."""
+
+    async def list_triggers_naming(self, kind: Kind, words: Sequence[str]) -> list[Trigger]:
+        """Return triggers of a kind, by id, if their options contain one of the `words`, and perhaps others.
+
+        The automations of these triggers are active or paused.
+        """
 
     async def get_firing(self, firing_id: str) -> Firing | None:
         """Return the firing, or None."""

@@ -73,22 +73,18 @@ class Chains:
 
     async def take(self, events: Sequence[Event]) -> None:
         """Fire all triggers that wait for one of these events."""
-        triggers = await self._store.list_triggers(("event", "after"), True)
-        after = [trigger for trigger in triggers if trigger.kind == "after"]
-        waiting = [
-            (trigger, parse_kinds(tuple(trigger.options.get("kinds", ()))))
-            for trigger in triggers
-            if trigger.kind == "event"
-        ]
+        waiting: dict[str, list[Trigger]] = {}
         for event in events:
             if event.kind == "gap":
                 log.warning("events were removed from the log before triggers had read them; some firings are missing")
                 continue
             try:
-                if after and event.kind in END_KINDS:
-                    await self._take_end(event, after)
-                for trigger, kinds in waiting:
-                    if kinds.has(event.kind) and event.time >= trigger.created_at:
+                if event.kind in END_KINDS:
+                    await self._take_end(event)
+                if event.kind not in waiting:
+                    waiting[event.kind] = await self._find_waiting(event.kind)
+                for trigger in waiting[event.kind]:
+                    if event.time >= trigger.created_at:
                         await self._take_event(event, trigger)
             except (StoreError, Conflict):  # the caller passes these events again
                 raise
@@ -102,11 +98,16 @@ class Chains:
 
     # -- after ---------------------------------------------------------------------------------------------------------
 
-    async def _take_end(self, event: Event, triggers: Collection[Trigger]) -> None:
+    async def _find_waiting(self, kind: str) -> list[Trigger]:
+        """Return the triggers that wait for a kind of events."""
+        named = await self._store.list_triggers_naming("event", (f'"{kind}"', "*"))
+        return [each for each in named if parse_kinds(tuple(each.options.get("kinds", ()))).has(kind)]
+
+    async def _take_end(self, event: Event) -> None:
         found = await self._find_ends(event)
-        if not found:
-            return
-        graph = read_graph(triggers)
+        words = [json.dumps(end.part.removeprefix(TAG), ensure_ascii=False) for end in found]
+        triggers = await self._store.list_triggers_naming("after", words) if words else []
+        graph = read_graph(await self._store.list_triggers(["after"], True)) if triggers else {}
         for trigger in triggers:
             parts = list_parts(trigger.options)
             own = any(trigger.automation_id in end.path for end in found)  # its own run may have such a tag

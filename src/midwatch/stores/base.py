@@ -141,6 +141,7 @@ class VerbStore(VerbRunner):
 
     get_trigger = peek(trigger.get)
     list_triggers = read(trigger.list_)
+    list_triggers_naming = read(trigger.list_naming)
     get_firing = peek(trigger.get_firing)
     find_firing = peek(trigger.find_firing)
     find_firing_of = peek(trigger.find_firing_of)

@@ -9,6 +9,14 @@ WHERE kind IN {list:kinds} AND removed_at IS NULL
       AND (status = 'active' OR (CAST(:paused AS BOOLEAN) AND status = 'paused'))
   )
 
+-- list_naming: the triggers of a kind whose options contain one of some words
+SELECT {trigger} FROM triggers
+WHERE kind = :kind AND removed_at IS NULL
+  AND EXISTS (SELECT 1 FROM {list:words} AS word WHERE options LIKE '%' || word.value || '%')
+  AND EXISTS (
+    SELECT 1 FROM automations WHERE automations.id = triggers.automation_id AND status IN ('active', 'paused')
+  )
+
 -- firing: one firing
 SELECT {firing} FROM firings WHERE id = :id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from midwatch.domain.trigger import Firing, Kind, Trigger
 from midwatch.stores.rows import dumps
@@ -15,6 +15,11 @@ def get(tx: Tx, trigger_id: str) -> Trigger | None:
 
 def list_(tx: Tx, kinds: Collection[Kind], paused: bool = False) -> list[Trigger]:
     found = tx.find_all(Trigger, "trigger.list", kinds=dumps(list(kinds)), paused=paused)
+    return sorted(found, key=lambda trigger: trigger.id)
+
+
+def list_naming(tx: Tx, kind: Kind, words: Sequence[str]) -> list[Trigger]:
+    found = tx.find_all(Trigger, "trigger.list_naming", kind=kind, words=dumps(list(words)))
     return sorted(found, key=lambda trigger: trigger.id)
 
 
