@@ -195,6 +195,17 @@ async def test_a_failure_travels_to_the_end_of_the_chain_and_is_told_once(flow: 
     assert len(await flow.list_notices()) == 2, "that nothing failed is no news"
 
 
+async def test_the_notice_of_a_chain_follows_the_policy_of_its_channel(flow: Flow) -> None:
+    triggers = Triggers(flow.store, flow.clock)
+    flow.chains = Chains(flow.store, flow.clock, triggers, lambda route, policy: "console=off")
+    await flow.add("a")
+    await flow.add("b", "a")
+    await flow.start("a")
+    await flow.end("a", "error")
+    assert await flow.list_reasons("b") == ["a failed"]
+    assert await flow.list_notices() == []
+
+
 @pytest.mark.parametrize(
     ("options", "ends", "runs"),
     [

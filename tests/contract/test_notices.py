@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.records import CLOCK, an_automation, claim_tasks, put, submit_and_claim
-
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import Delivery, join_routes
@@ -14,6 +12,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import end
 from midwatch.domain.task_step import TaskStep
 from midwatch.services.task_endings import TaskEndings
+from records import CLOCK, an_automation, claim_tasks, put, submit_and_claim
 
 
 async def due_later(store: Store, *about: str, target: str | None = None) -> list[Delivery]:

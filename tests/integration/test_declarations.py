@@ -149,6 +149,21 @@ async def test_an_export_is_applied_unchanged_and_has_no_secrets(desk: Runtime) 
     json.dumps(exported)
 
 
+async def test_variables_match_the_file_and_no_plan_or_export_shows_a_secret(desk: Runtime) -> None:
+    env = {"DB_DSN": "postgres://u:pw@h", "COLOUR": "red"}
+    work = {"prompt": "x", "every": 3600.0, "env": env, "route": "console:#ops"}
+    await apply(desk, {"automations": {"a": work}})
+    assert kinds(await apply(desk, exported := await desk.declarations.export())) == {"a": "unchanged"}
+    assert exported["automations"]["a"]["env"] == {"DB_DSN": "***", "COLOUR": "red"}
+    smaller = {"automations": {"a": {"prompt": "x", "every": 3600.0, "env": {"DB_DSN": "***"}, "enabled": False}}}
+    (step,) = (await apply(desk, smaller)).values()
+    assert "pw" not in str(step.snapshot()) and "#ops" not in str(step.snapshot())
+    automation = await desk.automations.get("a")
+    assert (automation.env, automation.status) == ({"DB_DSN": env["DB_DSN"]}, "paused")
+    assert kinds(await apply(desk, smaller)) == {"a": "unchanged"}
+    assert [alert.kind for alert in await desk.alerts.list()] == [], "the file wants this pause"
+
+
 async def test_an_idempotency_key_creates_one_record_for_each_creator(desk: Runtime) -> None:
     first = await desk.automations.create("x", every=3600, idempotency_key="k", actor=ANN)
     assert (await desk.automations.create("x", every=3600, idempotency_key="k", actor=ANN)).id == first.id

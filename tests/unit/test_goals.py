@@ -224,7 +224,8 @@ async def test_missing_values_get_their_defaults(desk: Desk) -> None:
         ({"deadline_at": 5}, InvalidInput), ({"max_steps": -1}, InvalidInput), ({"colour": "red"}, InvalidInput),
         ({"status": "complete"}, InvalidInput), ({"route": "nowhere"}, InvalidInput), ({"workdir": "x"}, InvalidInput),
         ({"session_key": "\n"}, InvalidInput), ({"objective": "a\0b"}, InvalidInput),
-        ({"name": "g_1"}, InvalidInput), ({"name": "a b"}, InvalidInput), ({"every_seconds": -1.0}, InvalidInput),
+        ({"name": "g_1"}, InvalidInput), ({"name": "a.b"}, InvalidInput), ({"name": "new"}, InvalidInput),
+        ({"every_seconds": -1.0}, InvalidInput),
         ({"judge": "judge", "verifier": "judge"}, InvalidInput), ({"judge": "nobody"}, UnknownAgent),
     ],
 )  # fmt: skip

@@ -95,9 +95,10 @@ async def describe_change(desk: Desk, before: Automation | None, after: Automati
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)
 @needs("manage")
-async def pause(desk: DeskDep, actor: Caller, automation_id: str, query: Annotated[bodies.PauseQuery, Query()]) -> Json:
-    """Pause an automation. A running task continues, or is cancelled with `stop`."""
-    paused = await desk.automations.pause(automation_id, stop=query.stop, actor=actor)
+async def pause(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.PauseBody | None = None) -> Json:
+    """Pause an automation. A running task continues, unless `stop` is true."""
+    stop = body is not None and body.stop
+    paused = await desk.automations.pause(automation_id, stop=stop, actor=actor)
     return Json(await desk.automations.describe(paused))
 
 

@@ -334,12 +334,6 @@ class AutomationPatch(Strict):
     keep_anchor: bool = Field(False, description="Count a changed interval from its old anchor instead of from now.")
 
 
-class PauseQuery(Strict):
-    """Whether the open run of a paused automation is cancelled."""
-
-    stop: bool = False
-
-
 @copy_of(Automation, NEW_SETTINGS)
 class ExportedAutomation(Strict):
     """An exported automation. An import ignores fields that are not settings."""
@@ -445,8 +439,8 @@ class ApplyBody(Strict):
     """The content of a file that declares automations, goals and rules; the keys are the names of the records."""
 
     set: str = Field(pattern=NAME, examples=["team-a"], description="The name of the set that the file declares.")
-    automations: dict[Annotated[str, Field(pattern=NAME)], AutomationBody] = Field(default_factory=dict)
-    goals: dict[Annotated[str, Field(pattern=NAME)], GoalBody] = Field(default_factory=dict)
+    automations: dict[Annotated[str, Field(max_length=200)], AutomationBody] = Field(default_factory=dict)
+    goals: dict[Annotated[str, Field(max_length=200)], GoalBody] = Field(default_factory=dict)
     rules: DeclaredRules = DeclaredRules()
     dry_run: bool = Field(False, strict=True, description="Only return the plan.")
     prune: bool = Field(False, strict=True, description="Remove records that the set does not declare any more.")
@@ -533,7 +527,7 @@ class WaitQuery(Strict):
 
 
 class PauseBody(Strict):
-    """Whether the running step is stopped at once. Otherwise it goes on to its end."""
+    """Whether the open run of an automation, or the running step of a goal, is stopped. Otherwise it goes on."""
 
     stop: bool = Field(False, strict=True)
 

@@ -21,17 +21,9 @@ Duration = Annotated[
     Seconds,
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90s", "10m"]}]}),
 ]
-
-
 MAX_DEPTH = 100
-
-
 MAX_VALUES = 50_000
-
-
 MAX_TEXTS = 100_000
-
-
 LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{401}")
 
 

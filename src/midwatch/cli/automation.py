@@ -6,9 +6,7 @@ Commands of their triggers: firings, replay, trigger, secret.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -19,7 +17,7 @@ from midwatch.cli import output as out
 from midwatch.cli.chains import draw_chain
 from midwatch.cli.command import Group, Reply, command
 from midwatch.cli.connection import Desk, connect
-from midwatch.cli.inputs import default_workdir
+from midwatch.cli.inputs import default_workdir, read_file
 from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.trigger_flags import Filter, Triggers, Webhook, read_payload, read_triggers
 from midwatch.cli.watch import follow_task
@@ -339,7 +337,7 @@ async def export(
 ) -> Reply:
     """Print automations as JSON, for `midwatch automation import` in this home or another one."""
     content = {"automations": await desk.client.export_automations(ids or ())}
-    masked = [one["id"] for one in content["automations"] if "***" in (one["env"] or {}).values()]
+    masked = [each["id"] for each in content["automations"] if "***" in (each["env"] or {}).values()]
     notice = f"the secret values of `env` are left out ({', '.join(masked)}); set them again after an import with --env"
     return Reply(content, json.dumps(content, indent=2), notice if masked else None)
 
@@ -387,14 +385,6 @@ def read_export(file: str) -> list[Any]:
     if not isinstance(automations, list):
         raise InvalidInput(f"{file} is not a file of `midwatch automation export`; choose another file.", field="file")
     return automations
-
-
-def read_file(file: str) -> bytes:
-    """Return the content of a file, or of standard input if its name is `-`."""
-    try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="file") from None
 
 
 # -- showing automations -----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from midwatch.cli import output as out
 from midwatch.cli.command import Reply
 from midwatch.cli.connection import connect
 from midwatch.cli.declarations import describe_plan
+from midwatch.cli.inputs import read_file
 
 TITLE_LENGTH = 100
 MOST_FLAWS = 20
@@ -27,7 +27,8 @@ async def import_crontab(
     from midwatch.domain.declaration import make_name
 
     zone = host_zone()
-    crontab = read_crontab(read_text(file), zone, system=system)
+    text = read_file(file, "crontab").decode("utf-8", "replace").replace("\0", "\ufffd")
+    crontab = read_crontab(text, zone, system=system)
     if crontab.flaws and not skip_bad:
         shown = "; ".join(f"line {flaw.number}: {flaw.why}" for flaw in crontab.flaws[:MOST_FLAWS])
         raise InvalidInput(
@@ -53,12 +54,3 @@ async def import_crontab(
     hint = None if enable or not tables else "They are paused; `midwatch automation resume ID` starts one."
     content = {**plan, "skipped": [flaw._asdict() for flaw in crontab.flaws], "notes": list(crontab.notes)}
     return Reply(content, out.join(describe_plan(plan), *skipped, *crontab.notes, hint))
-
-
-def read_text(file: str) -> str:
-    """Return the text of a crontab."""
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="crontab") from None
-    return data.decode("utf-8", "replace").replace("\0", "\ufffd")

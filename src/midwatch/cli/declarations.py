@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os.path
-import sys
 import tomllib
 from collections.abc import Mapping
 from datetime import date, time
@@ -14,6 +13,7 @@ from midwatch.base.errors import Conflict, InvalidInput, MidwatchError
 from midwatch.cli import output as out
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
+from midwatch.cli.inputs import read_file
 from midwatch.cli.parameters import Argument, Option
 from midwatch.cli.toml_text import find_line, write_table, write_text
 
@@ -68,13 +68,10 @@ async def export(
 def read_declarations(file: str) -> tuple[str, dict[str, Any]]:
     """Return the text and the content of a file that declares records. Relative directories begin at the file."""
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = data.decode()
+        text = read_file(file).decode()
         content = tomllib.loads(text)
-    except OSError as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="file") from None
     except (UnicodeDecodeError, RecursionError):
-        raise InvalidInput(f"{file} is not a text in UTF-8.", field="file") from None
+        raise InvalidInput(f"{file} is not a text in UTF-8; save it as one.", field="file") from None
     except tomllib.TOMLDecodeError as problem:
         raise InvalidInput(f"{file} is not valid TOML: {problem}.", field="file") from None
     if unknown := [name for name in content if name not in ("set", *PARTS)]:

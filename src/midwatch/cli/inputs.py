@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os.path
 import sys
+from pathlib import Path
 from typing import Any, TypeVar
 
 from midwatch.base.errors import InvalidInput
@@ -38,6 +39,14 @@ def parse_env(assignments: list[str]) -> dict[str, str]:
     if not all(name and equals for name, equals, _ in parts):
         raise InvalidInput("write a variable as NAME=VALUE; NAME= removes it.", field="env")
     return {name: value for name, _, value in parts}
+
+
+def read_file(file: str, field: str = "file") -> bytes:
+    """Return the content of a file, or of standard input if its name is `-`."""
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as problem:
+        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field=field) from None
 
 
 def parse_policy(text: str) -> dict[str, Any]:

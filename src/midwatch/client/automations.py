@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midwatch.client.transport import Transport, add_query, path_of
+from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, ChangedAutomation, ImportInfo, NodeInfo, RunInfo
@@ -50,8 +50,7 @@ class AutomationCalls(Transport):
 
     async def pause_automation(self, automation_id: str, *, stop: bool = False) -> AutomationInfo:
         """Pause an automation. A running task continues, or is cancelled with `stop`."""
-        query = {"stop": True} if stop else {}
-        return await self._post(add_query(path_of("automation", automation_id, "pause"), query))
+        return await self._post(path_of("automation", automation_id, "pause"), stop=stop or None)
 
     async def resume_automation(self, automation_id: str) -> AutomationInfo:
         """Resume an automation, even if it is deleted."""

@@ -15,7 +15,7 @@ from midwatch.base.clock import iso
 from midwatch.base.durations import duration
 from midwatch.base.text import cut
 from midwatch.domain.approval import Approval
-from midwatch.domain.automation import OVER, SPENT, Automation
+from midwatch.domain.automation import BY_PERSON, OVER, SPENT, Automation
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import Delivery, read_routes
 from midwatch.domain.event import Event, Payload, WatchdogAcknowledged, WatchdogAlert, WatchdogWithdrawn, event
@@ -50,7 +50,7 @@ DESK = "desk"
 """The subject of alerts about the desk as a whole."""
 UNDELIVERED_SECONDS = 86400.0
 """How old a notice may be that could not be sent. An older one stays in the list of deliveries."""
-PAUSED_BY_PEOPLE = ("paused by a person", SPENT, OVER)
+PAUSED_BY_PEOPLE = (BY_PERSON, SPENT, OVER)
 """Reasons of pauses that need nobody's attention."""
 INTERRUPTED = re.compile(r" interrupted its run$| its step t_\w+$|^set \S+ declares it as not enabled$")
 """Reasons of pauses by a person who interrupted a run, stopped a step, or declared the automation as not enabled."""

@@ -6,7 +6,6 @@ An automation is running if it has an open task. Its steps are in `midwatch.doma
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_args
@@ -21,7 +20,7 @@ from midwatch.domain.fields import AT, Example, Hidden, Input, Show, to_json
 from midwatch.domain.notice import check_notices
 from midwatch.domain.probe import LONGEST_COMMAND, WHEN_SECONDS, Probe, list_problems
 from midwatch.domain.quiet import check_quiet
-from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, check_tags, refuse_first
+from midwatch.domain.requests import NOTICES_HELP, OnBudget, OnCrash, check_name, check_tags, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.run_env import check_env, show_env
 from midwatch.domain.task import Task
@@ -52,15 +51,9 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "deleted": frozenset({"active", "paused"}),
 }
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
+BY_PERSON = "paused by a person"
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
-_NAME = re.compile(r"(?!am_)[a-z0-9][a-z0-9_-]{0,59}", re.ASCII)
-NO_NAMES = frozenset({"export", "import", "new"})
-"""Texts that cannot be names, because they are parts of addresses."""
-NAME_FORM = (
-    "the name must have 1 to 60 lower-case letters, digits, `-` or `_`, such as morning-brief; "
-    f"it cannot begin with `am_` or be one of: {', '.join(sorted(NO_NAMES))}."
-)
 MOST_HISTORY = 10
 
 
@@ -323,7 +316,7 @@ def normalise(automation: Automation) -> Automation:
         days_off=_clean(automation.days_off),
         quiet_hours=_clean(automation.quiet_hours),
         notices=check_notices(automation.notices),
-        tags=tuple(dict.fromkeys(tag.strip() for tag in automation.tags if tag.strip())),
+        tags=_clean(automation.tags),
         budget=Budget.from_data(automation.budget).data(),
         approvals=Policy.from_data(automation.approvals).data() or None if automation.approvals else None,
         deleted_at=automation.deleted_at if automation.status == "deleted" else None,
@@ -341,10 +334,6 @@ def check_scope(record: Any) -> None:
     )
 
 
-def _is_name(name: str | None) -> bool:
-    return name is None or (_NAME.fullmatch(name) is not None and name not in NO_NAMES)
-
-
 def validate(automation: Automation) -> None:
     """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
@@ -353,7 +342,7 @@ def validate(automation: Automation) -> None:
         ("schedule", not (automation.timed or automation.triggers), "set `at`, `every` or `cron`, or add a trigger."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
-        ("name", not _is_name(automation.name), NAME_FORM),
+        check_name(automation.name, "am_"),
         ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),
         ("max_runs", automation.max_runs < 0, "`max_runs` must be above 0, or 0 for no limit."),
         ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),

@@ -38,12 +38,8 @@ from midwatch.domain.trigger import PAYLOAD_SHOWN, Firing, end_firing, restart_t
 
 MOST_FAILURES = 3
 """After this many failed runs in a row the automation is paused."""
-
-
 LATE_SECONDS = 90.0
 """A run counts as on time if it starts at most this many seconds late."""
-
-
 RESULT_SHOWN = 300
 REPLACED = "replaced by the run that was due at {}."
 REPLACED_BY_TRIGGER = "replaced by the run of a trigger."

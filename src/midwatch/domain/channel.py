@@ -81,7 +81,7 @@ def hide_target(route: str | None) -> str | None:
         return None
     if not route.startswith("["):
         return route.partition(":")[0]
-    return " ".join(dict.fromkeys(one.partition(":")[0] for one in split_routes(route)))
+    return " ".join(dict.fromkeys(each.partition(":")[0] for each in split_routes(route)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

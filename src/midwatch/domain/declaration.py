@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Conflict
-from midwatch.domain.automation import NO_NAMES, OVER, SPENT, Automation
+from midwatch.domain.automation import OVER, SPENT, Automation
 from midwatch.domain.channel import hide_target
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
+from midwatch.domain.requests import NO_NAMES
 from midwatch.domain.rule import Rule
 from midwatch.domain.run_env import is_secret, show_env
 
@@ -40,6 +41,11 @@ class FieldChange(NamedTuple):
     new: Any
     by_hand: Annotated[bool, Example(False)] = False
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return the change as JSON shows it: without values of secrets and targets of routes."""
+        show = SHOWN.get(self.field)
+        return {**self._asdict(), **({"old": show(self.old), "new": show(self.new)} if show else {})}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStep:
@@ -54,7 +60,7 @@ class PlanStep:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the step as JSON shows it."""
-        fields = [change._asdict() for change in self.fields]
+        fields = [change.snapshot() for change in self.fields]
         names = ("noun", "name", "what", "id", "note")
         return {**{name: getattr(self, name) for name in names}, "fields": fields}
 
@@ -245,9 +251,9 @@ def export(record: Automation | Goal) -> Exported:
         if name == "route" and ":" in value:
             value = hide_target(value)
             notes.append("route: the target")
-        if isinstance(value, Mapping):
-            value, hidden = _drop_secrets(value)
-            notes += [f"{name}: the value of {part}" for part in hidden]
+        if name == "env":
+            notes += [f"env: the value of {part}" for part in value if is_secret(part)]
+            value = show_env(value)
         if value != {}:
             table[name] = value
     if isinstance(record, Automation):

@@ -5,7 +5,6 @@ Between two steps a goal uses no slot and no gate. Its steps are in `midwatch.do
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -20,7 +19,7 @@ from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.goal_pace import STEPS_PER_MINUTE
 from midwatch.domain.notice import check_notices
 from midwatch.domain.probe import CHECK_SECONDS, LONGEST_COMMAND, Probe, list_problems
-from midwatch.domain.requests import OnBudget, clean_tags, refuse_first
+from midwatch.domain.requests import OnBudget, check_name, clean_tags, refuse_first
 from midwatch.domain.rule import check_policy
 from midwatch.domain.task import Task
 
@@ -41,8 +40,6 @@ PROGRESS_SECONDS = 900.0
 LAST_SECONDS = 3600.0
 """How long a wrap-up, or the verification of a claim from before the deadline, may run after the deadline."""
 MAX_OBJECTIVE = 20_000
-BAD_NAME = "a name has 1 to 63 letters, digits, `_`, `.` or `-`, and does not begin with `g_`; choose another one."
-NAME = re.compile(r"(?!g_)[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 CONTINUE = """\
 You are pursuing a goal over many steps. Work on it now, then say how to go on.
@@ -101,7 +98,7 @@ class Goal(JsonRecord):
         ),
     ]
     status: Status = "active"
-    name: Annotated[str | None, Input("Name, to use instead of the id.", longest=63, example="green-tests")] = None
+    name: Annotated[str | None, Input("Name, to use instead of the id.", longest=200, example="green-tests")] = None
     deadline_at: Annotated[
         int,
         Input(
@@ -333,7 +330,7 @@ def validate(goal: Goal) -> None:
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
         ("objective", len(goal.objective) > MAX_OBJECTIVE, f"write an objective of up to {MAX_OBJECTIVE} characters."),
         ("status", goal.status not in TRANSITIONS, f"`status` must be one of: {', '.join(TRANSITIONS)}."),
-        ("name", not (goal.name is None or NAME.fullmatch(goal.name)), BAD_NAME),
+        check_name(goal.name, "g_"),
         ("judge", bool(goal.judge and goal.verifier), "name a judge or a verifier, but not both."),
         ("every_seconds", goal.every_seconds < 0, "`every_seconds` must be above 0, or 0 for the goal's own pace."),
         ("progress_every", goal.progress_every < 0, "`progress_every` must be above 0, or 0 for never."),

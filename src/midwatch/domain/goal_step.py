@@ -30,41 +30,21 @@ from midwatch.domain.task import AUTOMATION_PAUSES, Task, correlate, new_task, s
 from midwatch.domain.task_step import EndedAttempt
 
 LONGEST_DELAY = 12 * 3600.0
-
-
 SHORTEST_DELAY = 60.0
-
-
 MOST_ERRORS = 5
-
-
 MOST_ALIKE = 3
 """After this many steps with the same text and without a tool, the goal counts as stuck in a loop."""
-
-
 MOST_REPEATS = 6
 """After this many steps with the same text, the goal counts as stuck in a loop although its steps used tools."""
-
-
 OBJECTIVE_SHOWN = 200
-
-
 TEXT_SHOWN = 500
-
-
 RESULT_JUDGED = 20_000
-
-
 MISSING = "\n\nIt was claimed before that the goal is reached. A check found that it is not: {missing}"
 JUDGED = "\n\nAfter the last step, a judge found that the goal is not reached yet: {missing}"
-
-
 CHECKED = (
     "\n\nAfter this step, midwatch runs this command in your directory: `{command}`. The goal is reached when it ends "
     "with exit status 0. This check alone decides."
 )
-
-
 PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence|result)\}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
@@ -23,6 +24,9 @@ PRIORITY = 100
 MAX_PROMPT = 1_000_000
 YEAR = 366 * 86400.0
 MAX_TAGS, LONGEST_TAG = 20, 50
+NO_NAMES = frozenset({"export", "import", "new"})
+"""Texts that cannot be names of automations and goals, because they are parts of addresses."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}", re.ASCII)
 
 
 NOTICES_HELP = "Notices: all, result, changes, failures, questions, digest:hourly, digest:daily, off."
@@ -108,6 +112,20 @@ def body_hash(prompt: str, wish: Submission) -> str:
         if value not in (None, 0, "") and name != "idempotency_key"
     }
     return hashlib.sha256(json.dumps([prompt, options], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def is_name(text: str, prefix: str) -> bool:
+    """Return whether a text can be the name of an automation or a goal. `prefix` begins the ids of these records."""
+    return _NAME.fullmatch(text) is not None and not text.startswith(prefix) and text not in NO_NAMES
+
+
+def check_name(name: str | None, prefix: str) -> tuple[str, bool, str]:
+    """Return the possible problem of the name of an automation or a goal, as `refuse_first` takes it."""
+    form = (
+        "the name must have 1 to 60 lower-case letters, digits, `-` or `_`, such as morning-brief; "
+        f"it cannot begin with `{prefix}` or be one of: {', '.join(sorted(NO_NAMES))}."
+    )
+    return "name", name is not None and not is_name(name, prefix), form
 
 
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:

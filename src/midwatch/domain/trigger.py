@@ -42,8 +42,6 @@ LONGEST_PAYLOAD = 262_144
 PAYLOAD_SHOWN = 32_000
 """The most characters of a payload that the agent gets."""
 SUMMARY_SHOWN = 200
-LATEST_CHECK = 5
-"""Seconds until a firing is looked at again whose automation still has an open run in other hands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ class Firing(JsonRecord):
 
     @property
     def revision(self) -> int:
-        """Return 0: a pending firing changes only its time, and then it ends."""
+        """Return the time at which the firing is due: nothing else of a pending firing changes."""
         return self.due_at
 
 
@@ -244,11 +242,9 @@ def write_triggers(
 
 def list_new_secrets(changes: Changes) -> tuple[str, ...]:
     """Return the ids of the webhooks that these changes give a new secret."""
-    made = [record.id for record in changes.records if isinstance(record, Trigger) and record.secret]
-    return (
-        *made,
-        *(update.id for update in changes.updates if update.noun == "trigger" and update.fields.get("secret")),
-    )
+    new = [record.id for record in changes.records if isinstance(record, Trigger) and record.secret]
+    changed = [update.id for update in changes.updates if update.noun == "trigger" and update.fields.get("secret")]
+    return (*new, *changed)
 
 
 def restart_triggers(automation: Automation, now: int) -> Changes:

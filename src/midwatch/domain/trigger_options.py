@@ -6,18 +6,13 @@ An option without a value is left out, so that equal definitions are stored alik
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from midwatch.base.errors import InvalidInput
-from midwatch.domain.payload_filter import MOST_CONDITIONS, parse_condition
-from midwatch.domain.watch_options import WATCH_CHECKS
+from midwatch.domain.watch_options import WATCH_CHECKS, Check, Options, read_filter, refuse, refuse_others
+from midwatch.domain.webhook import SIGNS
 
-Options = Mapping[str, Any]
-Check = Callable[[Options], dict[str, Any]]
-
-SIGNS = ("standard", "github", "gitlab", "hmac")
-"""How deliveries to a webhook are signed."""
 MOST_PER_MINUTE = 600
 HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,100}", re.ASCII)
 
@@ -29,20 +24,6 @@ def check_options(kind: str, options: Options) -> dict[str, Any]:
         check_number(given, "per_minute", 1, MOST_PER_MINUTE)
     check = CHECKS.get(kind)
     return given if check is None else check(given)
-
-
-def refuse(kind: str, option: str, message: str) -> InvalidInput:
-    """Return the error for a wrong option of a trigger."""
-    return InvalidInput(f"`{option}` of a {kind} trigger {message}.", field="triggers")
-
-
-def refuse_others(kind: str, options: Options, known: Collection[str]) -> None:
-    """Raise InvalidInput if the options of a trigger contain a name that its kind does not have."""
-    for name in options:
-        if name not in known:
-            raise InvalidInput(
-                f"a {kind} trigger has no option {str(name)[:50]!r}; use one of {', '.join(known)}.", field="triggers"
-            )
 
 
 def check_number(options: Options, name: str, least: int, most: int) -> None:
@@ -65,13 +46,7 @@ def check_webhook(options: Options) -> dict[str, Any]:
             raise refuse("webhook", name, "is only for the sign hmac; leave it out")
         if not isinstance(options[name], str) or not HEADER_NAME.fullmatch(options[name]):
             raise refuse("webhook", name, "must be the name of a header, such as X-Signature")
-    conditions = options.get("filter", ())
-    conditions = [conditions] if isinstance(conditions, str) else conditions
-    if not isinstance(conditions, list | tuple) or len(conditions) > MOST_CONDITIONS:
-        raise refuse("webhook", "filter", f"must be a list of at most {MOST_CONDITIONS} conditions")
-    checked = [parse_condition(condition).text for condition in conditions]
-    rest = {name: value for name, value in options.items() if name != "filter"}
-    return {**rest, "filter": checked} if checked else rest
+    return read_filter("webhook", options)
 
 
 CHECKS: Mapping[str, Check] = {

@@ -293,7 +293,7 @@ class Automations(ManagedRecords[Automation]):
         return replace(after, revision=automation.revision + 1), step
 
     async def pause(
-        self, automation_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
+        self, automation_id: str, *, why: str = rules.BY_PERSON, stop: bool = False, actor: AnyActor = None
     ) -> Automation:
         """Pause an automation: no more runs start. An open run continues, or is cancelled with `stop`.
 

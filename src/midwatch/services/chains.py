@@ -160,7 +160,7 @@ class Chains:
             title = automation.label if automation else task.cause_id
             ends.append(End(task.cause_id, task.id, title, outcome, chain_id, path, bad=bad))
         return ends + [
-            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=bad) for tag in list_tags(task)
+            End(TAG + tag, task.id, f"{task.id} ({tag})", outcome, chain_id, path, bad=bad) for tag in task.tags or ()
         ]
 
     async def trace(self, task: Task) -> tuple[str, tuple[str, ...]]:
@@ -282,11 +282,6 @@ class Chains:
                 chain_id = chain_id or (found if path else None)
                 paths.append(path)
         return chain_id, merge_paths(paths)
-
-
-def list_tags(task: Task) -> Sequence[str]:
-    """Return the tags of a task."""
-    return tuple(getattr(task, "tags", None) or ())
 
 
 def read_graph(triggers: Collection[Trigger]) -> dict[str, list[str]]:

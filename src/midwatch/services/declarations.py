@@ -15,7 +15,7 @@ from midwatch.base.errors import InvalidInput, NotFound
 from midwatch.base.ids import new_id
 from midwatch.base.schedule import parse_moment
 from midwatch.domain import automation_step
-from midwatch.domain.automation import OVER, SPENT, Automation
+from midwatch.domain.automation import BY_PERSON, OVER, SPENT, Automation
 from midwatch.domain.changes import Changes, Removal, Update
 from midwatch.domain.declaration import (
     MOMENTS,
@@ -147,6 +147,8 @@ class Declarations:
         same_moment = "at" in table and since.get("at") == table["at"]
         if same_moment:  # it may have passed
             wish = {**{name: value for name, value in wish.items() if name != "at"}, "every": 86400.0}
+        if wish.get("env"):
+            wish["env"] = restore_env(current.env if current else None, wish["env"])
         prompt = str(wish.pop("prompt", ""))
         record, changes = await self._automations.draft(
             prompt, actor=actor, name=key, declared={"declared_by": terms.set}, known=ids, **wish
@@ -167,6 +169,8 @@ class Declarations:
         authorize(actor, "manage", own_record(current))
         values, changed = draft.wanted.values, {change.field for change in step.fields}
         patch = _patch_of(draft, changed)
+        if "env" in patch:  # an empty value removes a variable that the file does not name
+            patch["env"] = {**dict.fromkeys(current.env or {}, ""), **(patch["env"] or {})}
         if changed & set(TIMES):
             patch |= {name: values[name] for name in TIMES if values.get(name) is not None}
             if "at" in patch:
@@ -181,8 +185,7 @@ class Declarations:
             by = actor_name(actor)
             if values["enabled"]:
                 return changes.plus(automation_step.resume_automation(after, now, by))
-            why = f"set {terms.set} declares it as not enabled"
-            return changes.plus(automation_step.pause_automation(after, now, why, by))
+            return changes.plus(automation_step.pause_automation(after, now, BY_PERSON, by))
         return changes
 
     # -- goals -----------------------------------------------------------------------------------------------------
@@ -285,7 +288,11 @@ class Declarations:
                 not table.get("agent"),
                 "name the agent that the rule is for; rules for all are in midwatch.toml.",
             ),
-            ("root", root is not None and not (root.startswith("/") and is_plain(root)), "`root` must be absolute."),
+            (
+                "root",
+                root is not None and not (root.startswith("/") and is_plain(root)),
+                "`root` must be absolute, such as /srv/app.",
+            ),
         )
         return Rule(
             id=new_id("r", now), agent=await self._tasks.check_agent(table["agent"]), effect=effect, root=root,
@@ -306,16 +313,16 @@ class Declarations:
         goals = await self._store.list_goals(tuple(OPEN), MOST_EXPORTED, None, tuple(tags))
         rules = [] if tags else [rule for rule in await self._store.list_rules(limit=MOST_EXPORTED) if rule.declared_by]
         every: list[Automation | Goal | Rule] = [*automations, *goals, *rules]
-        if unknown := [name for name in names if all(name not in (one.id, one.name) for one in every)]:
+        if unknown := [name for name in names if all(name not in (record.id, record.name) for record in every)]:
             raise NotFound("automation, goal or declared rule", unknown[0])
-        chosen = [one for one in every if not names or one.id in names or one.name in names]
+        chosen = [record for record in every if not names or record.id in names or record.name in names]
         left_out: list[str] = []
         content = {
-            "automations": _export_tables((one for one in chosen if isinstance(one, Automation)), left_out),
-            "goals": _export_tables((one for one in chosen if isinstance(one, Goal)), left_out),
-            "rules": export_rules(one for one in chosen if isinstance(one, Rule)),
+            "automations": _export_tables((record for record in chosen if isinstance(record, Automation)), left_out),
+            "goals": _export_tables((record for record in chosen if isinstance(record, Goal)), left_out),
+            "rules": export_rules(record for record in chosen if isinstance(record, Rule)),
         }
-        sets = {one.declared_by for one in chosen}
+        sets = {record.declared_by for record in chosen}
         if len(sets) > 1:
             left_out.append("set: the records belong to different sets or to none; --adopt makes them one set")
         return {"set": sets.pop() if len(sets) == 1 else None, **content, "left_out": left_out}
@@ -427,7 +434,8 @@ def read_rules(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, d
         for table in listed:
             if table["name"] in rules:
                 raise InvalidInput(
-                    f"rules.{effect}: two rules are called {table['name']!r}.", field=f"rules.{effect}.name"
+                    f"rules.{effect}: two rules are called {table['name']!r}; rename one of them.",
+                    field=f"rules.{effect}.name",
                 )
             rules[table["name"]] = {**table, "effect": effect}
     if len(rules) > MOST_RULES:

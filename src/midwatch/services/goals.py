@@ -18,6 +18,7 @@ from midwatch.base.schedule import host_zone, parse_moment
 from midwatch.domain import goal as rules
 from midwatch.domain import goal_step as steps
 from midwatch.domain.agent import AgentTerms
+from midwatch.domain.automation import BY_PERSON
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.event import GoalChanged, GoalCreated
 from midwatch.domain.fields import changeable, clearable, settable
@@ -25,7 +26,7 @@ from midwatch.domain.goal import TRANSITIONS, Goal, Status, normalise, validate
 from midwatch.domain.goal_pace import EVERY
 from midwatch.domain.identity import AnyActor, actor_name, agent_task
 from midwatch.domain.notice import CheckRoute, PlanNotices, keep_policy
-from midwatch.domain.requests import refuse_unknown
+from midwatch.domain.requests import is_name, refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
@@ -171,7 +172,7 @@ class Goals(ManagedRecords[Goal]):
 
     async def _find_named(self, name: str, actor: AnyActor) -> Goal | None:
         """Return the goal with this name that the actor may read, or None. A goal of the actor's own is preferred."""
-        if not rules.NAME.fullmatch(name):
+        if not is_name(name, "g_"):
             return None
         may_read = self._tasks.authorization.may_read
         found = [goal for goal in await self._store.list_named_goals(name) if await may_read(actor, goal)]
@@ -247,8 +248,6 @@ class Goals(ManagedRecords[Goal]):
         values = _read_deadline(given, self._clock.now())
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
-        if "check_command" in values:
-            values["last_check"] = None
         return values
 
     async def compute_edit(
@@ -267,6 +266,8 @@ class Goals(ManagedRecords[Goal]):
             raise InvalidInput("the deadline has passed already; choose a later deadline.", field="deadline")
         payload = GoalChanged(goal_id=goal.id, fields=tuple(sorted(values)), status=goal.status)
         fields = {name: getattr(after, name) for name in values} | dict(declared or {})
+        if after.check_command != goal.check_command:
+            fields["last_check"] = None
         if "every_seconds" in values and goal.delay_reason and goal.starts and goal.proposal is None:
             fields |= steps.plan_again(after, now) if goal.delay_reason.startswith(EVERY) else {}
         step = change_record(goal, payload, now, actor_name(actor), **fields)
@@ -278,9 +279,7 @@ class Goals(ManagedRecords[Goal]):
         named = await self._store.list_named_goals(wish.name or "")
         return any(other.open and (other.scope_kind, other.scope_id) == scope for other in named)
 
-    async def pause(
-        self, goal_id: str, *, why: str = "paused by a person", stop: bool = False, actor: AnyActor = None
-    ) -> Goal:
+    async def pause(self, goal_id: str, *, why: str = BY_PERSON, stop: bool = False, actor: AnyActor = None) -> Goal:
         """Pause a goal: start no more steps. A running step goes on to its end; with `stop` it is stopped, too."""
         goal_id = await self._resolve(goal_id, actor)
 

@@ -89,10 +89,6 @@ class Notifications:
                 routes.append(piece.strip())
         return routes
 
-    def has_channel(self, name: str | None) -> bool:
-        """Return whether there is a channel with this name, or the channel of this route."""
-        return bool(name) and Route.parse(name or "").channel in self._channels
-
     def plan(self, route: str | None, policy: str | None) -> str | None:
         """Return the plan of the notices that go to a route.
 
@@ -103,7 +99,7 @@ class Notifications:
         if policy is not None:
             return complete_policy(policy, host_zone(), self._digest_at)
         own = {}
-        for channel in dict.fromkeys(one.channel for one in read_routes(route)):
+        for channel in dict.fromkeys(each.channel for each in read_routes(route)):
             if channel in self._policies:
                 own[channel] = complete_policy(self._policies[channel], host_zone(), self._digest_at)
         return " ".join(f"{channel}={chosen}" for channel, chosen in own.items()) or None

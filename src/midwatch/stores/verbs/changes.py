@@ -52,8 +52,10 @@ def apply(tx: Tx, changes: Changes) -> None:
         _remove(tx, removal)
     for session in changes.sessions:
         tx.run("session.touch", get_values(session))
-        if session.thread_id is not None or (_ends_task(changes) and tx.row("goal.awaits", {"key": session.key})):
+        if session.thread_id is not None:
             tx.topics.add("session")
+    if changes.sessions and "session" not in tx.topics and _ends_awaited_task(tx, changes):
+        tx.topics.add("session")
     events: Iterable[Event] = changes.events
     if changes.messages:
         events = _number(events, add_messages(tx, changes.messages))
@@ -64,9 +66,14 @@ def apply(tx: Tx, changes: Changes) -> None:
     tx.events += _add_lineage(tx, events) if any(map(_lacks_lineage, events)) else events
 
 
-def _ends_task(changes: Changes) -> bool:
-    """Return whether the changes end a task. A goal that waits for a thread goes on if the task reported none."""
-    return any(update.noun == "task" and update.fields.get("completed_at") for update in changes.updates)
+def _ends_awaited_task(tx: Tx, changes: Changes) -> bool:
+    """Return whether the changes end a task in a session whose thread a goal waits for.
+
+    The goal goes on although the task reported no thread.
+    """
+    ends = any(update.noun == "task" and update.fields.get("status") == "done" for update in changes.updates)
+    keys = {session.key for session in changes.sessions} if ends else ()
+    return any(tx.row("goal.awaits", {"key": key}) is not None for key in keys)
 
 
 WITHOUT_TASK = frozenset({"approval_resolved", "rule_added"})

@@ -201,8 +201,6 @@ async function openDelayForm(goal) {
     post(`/goals/${goal.id}/delay`, { duration: duration.trim(), reason: reason.trim() || "delayed manually" }));
 }
 
-const NUMBERS = /^max_|_seconds$|^progress_every$/;
-const CLEARED = ["on_budget", "name"];
 const formatLength = (seconds) => (seconds ? formatInterval(seconds) : "");
 
 async function openEditForm(goal) {
