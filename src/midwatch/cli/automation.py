@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, RunInfo
     from midwatch.wire.triggers import FiringInfo, TriggerInfo, WebhookInfo
 
-HEADERS = ("ID", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+HEADERS = ("ID", "NAME", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+KINDS = {
+    "webhook": "on a delivery", "file": "on changed files", "git": "on a commit", "after": "after other work",
+    "event": "on an event",
+}  # fmt: skip
 FIRING_HEADERS = ("FIRING", "FIRED", "KIND", "WHAT", "STATUS", "TASK", "REASON")
 MOST_COMPARED = 200
 """With how many automations the title of a new one is compared."""
@@ -101,7 +105,8 @@ async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
     if not twins:
         return None
     remove = f"midwatch automation rm {automation['id']}"
-    return f"warning: {', '.join(twins[:3])} has the same title; if you did not want two, remove this one: {remove}"
+    known = f"{', '.join(twins[:3])} {'has' if len(twins) == 1 else 'have'} the same title"
+    return f"warning: {known}; if you did not want two, remove this one: {remove}"
 
 
 def get_what(automation: AutomationInfo) -> str:
@@ -130,6 +135,7 @@ def make_row(automation: AutomationInfo) -> tuple[object, ...]:
     """Return an automation as a row of a table."""
     return (
         automation["id"],
+        automation["name"] or "-",
         "running" if automation["running"] else automation["status"],
         automation["agent"],
         out.format_time(automation["next_run_at"]),
@@ -416,7 +422,7 @@ def describe_schedule(automation: AutomationInfo) -> str:
 
     if automation["problem"]:
         return f"problem: {automation['problem']}"
-    kinds = [f"on {name}" for name in dict.fromkeys(entry["kind"] for entry in automation["triggers"])]
+    kinds = [*dict.fromkeys(KINDS.get(entry["kind"], entry["kind"]) for entry in automation["triggers"])]
     timed = any(automation["schedule"].get(name) is not None for name in ("at", "every", "cron"))
     try:
         times = [Schedule.from_data(automation["schedule"]).describe()] if timed or not kinds else []

@@ -59,6 +59,11 @@ def change_env(old: Env | None, changes: Mapping[str, Any] | None) -> dict[str, 
     return after or None
 
 
+def replace_env(old: Env | None, new: Env | None) -> dict[str, str] | None:
+    """Return the change after which the variables are the new ones, and no others."""
+    return {**dict.fromkeys(old or {}, ""), **new} if new else None
+
+
 def restore_env(old: Env | None, imported: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the variables of an import; a masked secret keeps the value that it has here, or is left out."""
     masked = {name for name, value in (imported or {}).items() if value == MASK and is_secret(name)}

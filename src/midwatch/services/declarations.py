@@ -21,6 +21,7 @@ from midwatch.domain.declaration import (
     MOMENTS,
     TIMES,
     UNDECLARED,
+    FieldChange,
     PlanStep,
     Present,
     Terms,
@@ -40,6 +41,7 @@ from midwatch.domain.goal import OPEN, Goal
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain, refuse_first
 from midwatch.domain.rule import Pattern, Rule, StoredEffect
+from midwatch.domain.run_env import replace_env, restore_env
 from midwatch.domain.store import Store
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.automations import Automations
@@ -50,6 +52,7 @@ from midwatch.services.tasks import Tasks
 
 MOST_EXPORTED = 100_000
 MOST_RULES = 200
+SIGNED_WITH = "triggers.secret"
 Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -121,10 +124,12 @@ class Declarations:
         for key, table in declared.automations.items():
             with _naming("automations", key):
                 drafts[key] = await self._draft_automation(key, table, found.get(key), terms, actor, now, ids)
-        await check_links(self._store, {ids[key]: draft.record.triggers for key, draft in drafts.items()})
+        links = {ids[key]: draft.record.triggers for key, draft in drafts.items()}
+        await check_links(self._store, links, {known: key for key, known in ids.items()})
         present = {key: _present(record, drafts[key].wanted.table) for key, record in found.items()}
         wanted = {key: draft.wanted for key, draft in drafts.items()}
         steps = plan("automation", wanted, present, [_present(record, {}) for record in mine.values()], terms)
+        steps = [_add_secrets(step, found.get(step.name), wanted.get(step.name)) for step in steps]
         changes = Changes()
         for step in steps:
             with _naming("automations", step.name):
@@ -146,6 +151,8 @@ class Declarations:
         same_moment = "at" in table and since.get("at") == table["at"]
         if same_moment:  # it may have passed
             wish = {**{name: value for name, value in wish.items() if name != "at"}, "every": 86400.0}
+        if current and isinstance(env := wish.get("env"), Mapping):
+            wish["env"] = restore_env(current.env, env)
         prompt = str(wish.pop("prompt", ""))
         record, changes = await self._automations.draft(
             prompt, actor=actor, name=key, declared={"declared_by": terms.set}, known=ids, **wish
@@ -164,6 +171,13 @@ class Declarations:
         authorize(actor, "manage", own_record(current))
         values, changed = draft.wanted.values, {change.field for change in step.fields}
         patch = _patch_of(draft, changed)
+        if "env" in changed:
+            patch["env"] = replace_env(current.env, draft.record.env)
+        if changed & {"triggers", SIGNED_WITH}:
+            secrets = _secrets_of(draft.wanted.table)
+            patch["triggers"] = [
+                {**trigger, "secret": secret} for trigger, secret in zip(draft.record.triggers, secrets, strict=True)
+            ]
         if changed & set(TIMES):
             patch |= {name: values[name] for name in TIMES if values.get(name) is not None}
             if "at" in patch:
@@ -392,6 +406,20 @@ def _patch_of(draft: Draft, changed: set[str]) -> dict[str, Any]:
         for field, given in declared_fields(type(draft.record))
         if field.request_name in changed and field.request_name not in MOMENTS and not given.once
     }
+
+
+def _secrets_of(table: Mapping[str, Any]) -> list[str | None]:
+    """Return the secret of each trigger in a table, or None if the table does not set it."""
+    return [trigger.get("secret") for trigger in table.get("triggers", ())]
+
+
+def _add_secrets(step: PlanStep, current: Automation | None, wanted: Wanted | None) -> PlanStep:
+    """Return the step that also changes the secrets of webhooks, if the file sets other ones than last time."""
+    if current is None or wanted is None or not any(secrets := _secrets_of(wanted.table)):
+        return step
+    if secrets == _secrets_of((current.declaration or {}).get("table", {})):
+        return step
+    return replace(step, what="change", fields=(*step.fields, FieldChange(SIGNED_WITH, "***", "***")))
 
 
 def _declare(changes: Changes, record: Automation | Goal, wanted: Wanted) -> Changes:
