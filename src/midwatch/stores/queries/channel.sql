@@ -8,7 +8,9 @@ SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now OR
 -- seal: the notices of a digest are all unsent notices that are due for the same route, and are not in a digest yet
 UPDATE deliveries SET digest_id = :digest_id
 WHERE status = 'pending' AND due_at <= :now AND digest_id IS NULL AND channel = :channel
-  AND coalesce(target, '') = :target AND policy LIKE 'digest:%' AND notice IN {list:notices}
+  AND coalesce(target, '') = :target AND policy LIKE 'digest:%' AND (
+    notice IN {list:notices} OR notice LIKE 'goal_progress:%' OR notice LIKE 'chain_ended:%'
+  )
 
 -- list_digest: oldest first
 SELECT {delivery} FROM deliveries WHERE digest_id = :digest_id ORDER BY id
