@@ -94,7 +94,17 @@ async def add(
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
     twins = await warn_of_twins(desk, automation)
     webhooks = describe_webhooks(automation.get("webhooks", ()))
-    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), out.join(notice, twins) or None)
+    warnings = out.join(notice, twins, warn_of_repositories(automation)) or None
+    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), warnings)
+
+
+def warn_of_repositories(automation: AutomationInfo) -> str | None:
+    """Return a warning if a trigger watches a repository that is not on this machine."""
+    paths = [trigger["repository"] for trigger in automation["triggers"] if trigger["kind"] == "git"]
+    missing = [path for path in paths if not Path(path).is_dir()]
+    if not missing:
+        return None
+    return f"warning: {missing[0]} does not exist on this machine; the trigger waits until the server finds it"
 
 
 async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
