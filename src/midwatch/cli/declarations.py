@@ -120,7 +120,7 @@ def describe_plan(plan: PlanInfo) -> str:
         text = f"{SIGNS[step['what']]} {step['noun']} {step['name']}: {step['what']}{note}"
         lines.append(out.paint(text, COLOURS[step["what"]]))
         if step["what"] == "create" and any(map(has_webhook, step["fields"])) and not plan["dry_run"]:
-            lines.append(f"    its address: midwatch automation show {step['name']}")
+            lines.append(f"    address of its webhook: midwatch automation show {step['name']}")
         if step["what"] == "change":
             lines += [f"    {line}" for change in step["fields"] for line in describe_change(change)]
     counts = {what: sum(step["what"] == what for step in plan["steps"]) for what in SIGNS}
