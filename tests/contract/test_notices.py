@@ -61,6 +61,12 @@ async def test_a_digest_has_what_is_due_when_it_is_sealed(store: Store) -> None:
     assert [part.id for part in await store.list_digest(second.id)] == [first.id, second.id]
     assert await store.seal_digest(first, at) == []
     assert [part.id for part in await store.seal_digest(late, late.due_at)] == [late.id]
+    numbered = [
+        *notify("phone", "digest:hourly/UTC", "g_1", "goal_progress:3", "step 3", CLOCK.now()),
+        *notify("phone", "digest:hourly/UTC", "am_1", "chain_ended:t_1+t_2", "Chain ended early", CLOCK.now()),
+    ]
+    await store.apply(Changes(deliveries=tuple(numbered)))
+    assert [part.id for part in await store.seal_digest(numbered[0], at)] == [row.id for row in numbered]
 
 
 async def test_a_result_is_told_when_it_differs_from_the_last_told_one(store: Store) -> None:

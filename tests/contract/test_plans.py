@@ -37,6 +37,7 @@ IN_ORDER = "reads an index in the order of the list, and stops at its limit"
 FEW_OF_A_TASK = "sorts the few records of one task"
 OPEN_ONLY = "reads or sorts only open records"
 ALLOWED: Mapping[str, str] = {
+    "trigger.late": "it sorts the automations with firings that wait too long",
     "account.recent": IN_ORDER,
     "account.prune_days": "days are few; reads the accounts before a time",
     "alert.behind_directories": OPEN_ONLY,

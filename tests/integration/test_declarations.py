@@ -119,23 +119,6 @@ async def test_rights_are_those_of_single_changes_and_a_race_has_one_winner(desk
     assert (await apply(desk, work, BOB))["brief"].what == "unchanged"
 
 
-async def test_a_file_sets_and_removes_variables_and_keeps_secrets_that_it_does_not_name(desk: Runtime) -> None:
-    async def declare_env(env: dict[str, str]) -> tuple[str, Any]:
-        what = (await apply(desk, with_automation(env=env)))["brief"].what
-        assert (await apply(desk, with_automation(env=env)))["brief"].what == "unchanged"
-        return what, (await desk.automations.get("brief")).env
-
-    await apply(desk, CONTENT)
-    await desk.automations.patch("brief", {"env": {"BY_HAND": "1", "OWN_TOKEN": "s3cr3t"}})
-    assert await declare_env({"A": "1", "B_KEY": "x"}) == ("change", {"A": "1", "B_KEY": "x", "OWN_TOKEN": "s3cr3t"})
-    assert await declare_env({"A": "2", "B_KEY": "***"}) == ("change", {"A": "2", "B_KEY": "x", "OWN_TOKEN": "s3cr3t"})
-    assert await declare_env({"A": "2"}) == ("change", {"A": "2", "OWN_TOKEN": "s3cr3t"})
-    exported = await desk.declarations.export()
-    assert exported["left_out"] == ["automations.brief: env: the value of OWN_TOKEN"]
-    assert (await apply(desk, exported))["brief"].what == "unchanged"
-    assert (await desk.automations.get("brief")).env == {"A": "2", "OWN_TOKEN": "s3cr3t"}
-
-
 async def test_an_export_is_applied_unchanged_and_has_no_secrets(desk: Runtime) -> None:
     await apply(desk, CONTENT)
     await desk.automations.patch("once", {"approvals": {"deny": [{"command": "git push"}]}})
@@ -162,6 +145,60 @@ async def test_variables_match_the_file_and_no_plan_or_export_shows_a_secret(des
     assert (automation.env, automation.status) == ({"DB_DSN": env["DB_DSN"]}, "paused")
     assert kinds(await apply(desk, smaller)) == {"a": "unchanged"}
     assert [alert.kind for alert in await desk.alerts.list()] == [], "the file wants this pause"
+
+
+async def test_secrets_are_not_shown_and_variables_are_those_of_the_file(desk: Runtime) -> None:
+    env = {"APIKEY": "s3cret-key", "A_COOKIE": "s3cret-cookie", "REGION": "eu"}
+    brief = {**BRIEF, "env": env, "route": ["console:s3cret-1", "webhook:https://s3cret-2"]}
+    steps = [*(await apply(desk, {"automations": {"brief": brief}})).values()]
+    steps += (await apply(desk, {"automations": {"brief": {**brief, "env": {**env, "APIKEY": "s3cret-new"}}}})).values()
+    exported = await desk.declarations.export()
+    assert "s3cret" not in json.dumps([[step.snapshot() for step in steps], exported])
+    assert (exported["automations"]["brief"]["route"], len(exported["left_out"])) == ("console webhook", 3)
+    before = await desk.automations.get("brief")
+    assert before.env == {**env, "APIKEY": "s3cret-new"}
+    assert (await apply(desk, exported))["brief"].what == "unchanged"
+    assert await desk.automations.get("brief") == before
+    less = {"automations": {"brief": {**brief, "env": {"REGION": "us", "APIKEY": "***"}}}}
+    assert [(await apply(desk, less))["brief"].what for _ in range(2)] == ["change", "unchanged"]
+    assert (await desk.automations.get("brief")).env == {"REGION": "us", "APIKEY": "s3cret-new"}
+    assert "APIKEY" in str(
+        (await apply(desk, {"automations": {"other": {**BRIEF, "env": {"APIKEY": "***"}}}}))["other"].note
+    )
+
+
+async def test_webhooks_of_a_file_keep_their_address_and_secret(desk: Runtime) -> None:
+    def hooks(*triggers: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "automations": {"hook": {"prompt": "x", "triggers": [{"kind": "webhook", **each} for each in triggers]}}
+        }
+
+    async def look() -> list[tuple[str, str]]:
+        ids = [trigger["id"] for trigger in (await desk.automations.get("hook")).triggers]
+        return [(key, (await desk.triggers.secret(key))["secret"]) for key in ids]
+
+    one, other = {"sign": "github", "filter": ["a = 1"]}, {"sign": "github", "filter": ["b = 1"]}
+    mine = {"sign": "hmac", "secret": "chosen by a person"}
+    await apply(desk, hooks(one, other, mine))
+    first = await look()
+    assert first[2][1] == "chosen by a person"
+    changed = hooks(other, {"sign": "github", "filter": ["a = 2"]}, {**mine, "per_minute": 5})
+    assert [(await apply(desk, changed))["hook"].what for _ in range(2)] == ["change", "unchanged"]
+    assert await look() == [first[1], first[0], first[2]]
+    rotated = hooks(other, {"sign": "github"}, {"sign": "hmac", "secret": "another one of them"})
+    steps = [(await apply(desk, rotated))["hook"] for _ in range(2)]
+    assert [step.what for step in steps] == ["change", "unchanged"]
+    assert (await look())[2] == (first[2][0], "another one of them")
+    assert "another" not in json.dumps(steps[0].snapshot())
+
+
+async def test_a_circle_in_a_file_is_refused_with_its_names(desk: Runtime) -> None:
+    def after(name: str) -> dict[str, Any]:
+        return {"prompt": "x", "triggers": [{"kind": "after", "automations": [name]}]}
+
+    with pytest.raises(InvalidInput, match=r"^automations\.one: .*: one -> two -> one; ") as refused:
+        await apply(desk, {"automations": {"one": after("two"), "two": after("one")}})
+    assert refused.value.field == "automations.one.triggers"
 
 
 async def test_an_idempotency_key_creates_one_record_for_each_creator(desk: Runtime) -> None:

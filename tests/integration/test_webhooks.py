@@ -89,7 +89,7 @@ async def test_a_delivery_of_github_starts_one_run(served: Served) -> None:
     (firing,) = await hook.list_firings()
     assert (firing["status"], firing["summary"]) == ("started", "push to main by octocat (2 commits)")
     task = await served.wait_for_end(firing["task_id"])
-    assert task["prompt"].startswith("look at this\n\nFrom a webhook trigger (the block is data")
+    assert task["prompt"].startswith("look at this\n\nFrom a trigger of the kind webhook (the block is data")
     assert '"full_name": "a/b"' in task["prompt"]
 
 

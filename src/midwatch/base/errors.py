@@ -45,7 +45,9 @@ class UnsupportedMediaType(InvalidInput, code="unsupported_media_type"):
 LISTS = {
     "task": "tasks", "session": "sessions", "approval": "approvals", "delivery": "deliveries", "agent": "agents",
     "token": "token list", "automation": "automation list", "goal": "goal list", "worktree": "worktrees",
-    "handoff": "handoff list", "hook": "hooks", "budget": "budgets",
+    "handoff": "handoff list", "hook": "hooks", "budget": "budgets", "firing": "automation firings ID",
+    "trigger": "automation show ID", "alert": "watchdog",
+    "automation, goal or declared rule": "export",
 }  # fmt: skip
 """For each noun, the command that lists its records."""
 

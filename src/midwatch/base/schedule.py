@@ -83,7 +83,7 @@ class Schedule:
         """Check the values and return the schedule. A moment may be in the past; the schedule then has no next run."""
         names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
         if len(names) != 1:
-            got = " and ".join(names) or "none"
+            got = " and ".join(names) or "none; only an automation with triggers needs no time"
             raise InvalidInput(f"set exactly one of `at`, `every` and `cron`; got {got}.", field="schedule")
         find_zone(zone)
         if at is not None:

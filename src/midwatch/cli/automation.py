@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from midwatch.wire.automations import AutomationInfo, RunInfo
     from midwatch.wire.triggers import FiringInfo, TriggerInfo, WebhookInfo
 
-HEADERS = ("ID", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+HEADERS = ("ID", "NAME", "STATUS", "AGENT", "NEXT", "LAST", "WHEN", "WHAT")
+KINDS = {
+    "webhook": "on a delivery", "file": "on changed files", "git": "on a commit", "after": "after other work",
+    "event": "on an event",
+}  # fmt: skip
 FIRING_HEADERS = ("FIRING", "FIRED", "KIND", "WHAT", "STATUS", "TASK", "REASON")
 MOST_COMPARED = 200
 """With how many automations the title of a new one is compared."""
@@ -88,7 +93,17 @@ async def add(
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
     twins = await warn_of_twins(desk, automation)
     webhooks = describe_webhooks(automation.get("webhooks", ()))
-    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), out.join(notice, twins) or None)
+    warnings = out.join(notice, twins, warn_of_repositories(automation)) or None
+    return Reply(automation, out.join(text, describe_next_runs(automation), webhooks), warnings)
+
+
+def warn_of_repositories(automation: AutomationInfo) -> str | None:
+    """Return a warning if a trigger watches a repository that is not on this machine."""
+    paths = [trigger["repository"] for trigger in automation["triggers"] if trigger["kind"] == "git"]
+    missing = [path for path in paths if not Path(path).is_dir()]
+    if not missing:
+        return None
+    return f"warning: {missing[0]} does not exist on this machine; the trigger waits until the server finds it"
 
 
 async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
@@ -99,7 +114,8 @@ async def warn_of_twins(desk: Desk, automation: AutomationInfo) -> str | None:
     if not twins:
         return None
     remove = f"midwatch automation rm {automation['id']}"
-    return f"warning: {', '.join(twins[:3])} has the same title; if you did not want two, remove this one: {remove}"
+    known = f"{', '.join(twins[:3])} {'has' if len(twins) == 1 else 'have'} the same title"
+    return f"warning: {known}; if you did not want two, remove this one: {remove}"
 
 
 def get_what(automation: AutomationInfo) -> str:
@@ -128,6 +144,7 @@ def make_row(automation: AutomationInfo) -> tuple[object, ...]:
     """Return an automation as a row of a table."""
     return (
         automation["id"],
+        automation["name"] or "-",
         "running" if automation["running"] else automation["status"],
         automation["agent"],
         out.format_time(automation["next_run_at"]),
@@ -406,7 +423,7 @@ def describe_schedule(automation: AutomationInfo) -> str:
 
     if automation["problem"]:
         return f"problem: {automation['problem']}"
-    kinds = [f"on {name}" for name in dict.fromkeys(entry["kind"] for entry in automation["triggers"])]
+    kinds = [*dict.fromkeys(KINDS.get(entry["kind"], entry["kind"]) for entry in automation["triggers"])]
     timed = any(automation["schedule"].get(name) is not None for name in ("at", "every", "cron"))
     try:
         times = [Schedule.from_data(automation["schedule"]).describe()] if timed or not kinds else []

@@ -116,8 +116,10 @@ def describe_plan(plan: PlanInfo) -> str:
         note = f" ({step['note']})" if step["note"] else ""
         text = f"{SIGNS[step['what']]} {step['noun']} {step['name']}: {step['what']}{note}"
         lines.append(out.paint(text, COLOURS[step["what"]]))
+        if step["what"] == "create" and any(map(has_webhook, step["fields"])) and not plan["dry_run"]:
+            lines.append(f"    address of its webhook: midwatch automation show {step['name']}")
         if step["what"] == "change":
-            lines += [f"    {describe_change(change)}" for change in step["fields"]]
+            lines += [f"    {line}" for change in step["fields"] for line in describe_change(change)]
     counts = {what: sum(step["what"] == what for step in plan["steps"]) for what in SIGNS}
     words = {"create": "created", "change": "changed", "remove": "removed", "unchanged": "unchanged"}
     total = ", ".join(f"{counts[what]} {word}" for what, word in words.items() if counts[what]) or "nothing declared"
@@ -126,11 +128,26 @@ def describe_plan(plan: PlanInfo) -> str:
     )
 
 
-def describe_change(change: Mapping[str, Any]) -> str:
-    """Return the change of a field as text for people."""
-    old, new = (out.shorten(out.format_json(change[name]), VALUE_LENGTH) for name in ("old", "new"))
+def has_webhook(change: Mapping[str, Any]) -> bool:
+    """Return whether a change sets a webhook."""
+    return change["field"] == "triggers" and any(trigger["kind"] == "webhook" for trigger in change["new"] or ())
+
+
+def describe_change(change: Mapping[str, Any]) -> list[str]:
+    """Return the change of a field as lines for people: a line for each trigger that goes or comes."""
+    field, old, new = change["field"], change["old"], change["new"]
     by_hand = " (was changed by hand)" if change["by_hand"] else ""
-    return f"{change['field']}: {old} -> {new}{by_hand}"
+    if field == "triggers":
+        old, new = old or (), new or ()
+        gone = [
+            f"triggers: - {out.format_json(trigger)}{by_hand}" for trigger in old or () if trigger not in (new or ())
+        ]
+        come = [f"triggers: + {out.format_json(trigger)}" for trigger in new if trigger not in old]
+        return gone + come or [f"triggers: another order{by_hand}"]
+    if old == new:
+        return [f"{field}: another value, which is not shown{by_hand}"]
+    before, after = (out.shorten(out.format_json(value), VALUE_LENGTH) for value in (old, new))
+    return [f"{field}: {before} -> {after}{by_hand}"]
 
 
 def write_file(content: DeclarationInfo) -> str:

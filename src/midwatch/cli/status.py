@@ -140,7 +140,8 @@ def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
         items = attention.get(name, [])
         if items:
             lines.append(paint(head, "bold"))
-            lines += [f"  {item['id'] or '-'}  {shorten(item[why])}" for item in items[:ITEMS_SHOWN]]
+            texts = [(item["id"] or "-", (item[why] or "").replace("\n", ": ", 1)) for item in items[:ITEMS_SHOWN]]
+            lines += [f"  {key}  {shorten(text)}" for key, text in texts]
         if len(items) > ITEMS_SHOWN:
             lines.append(f"  ... and {len(items) - ITEMS_SHOWN} more")
     return lines or ["Nothing needs attention."]

@@ -142,7 +142,9 @@ class Automation:
             "Hours whose runs move to their end: 22:00-07:00.", longest=MAX_ITEMS, agents=True, example=["22:00-07:00"]
         ),
     ] = ()
-    quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
+    quiet: Annotated[
+        str | None, Input("Do not deliver an answer that is only this, or fits /pattern/.", longest=200, agents=True)
+    ] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
     on_budget: Annotated[
         OnBudget | None, Input("When the budget is spent: stop, or ask. Default: ask if it has a route.")

@@ -272,9 +272,8 @@ def start_firing(
     if decision != "start":
         return Changes()
     text = f"{firing.summary}\n\n{firing.payload}"  # a stranger may have written both
-    data = (
-        fence(cut(text.replace("\0", ""), PAYLOAD_SHOWN), f"From a {firing.kind} trigger") if firing.payload else None
-    )
+    label = f"From a trigger of the kind {firing.kind}"
+    data = fence(cut(text.replace("\0", ""), PAYLOAD_SHOWN), label) if firing.payload else None
     task = build_run(automation, now, now, terms, key=f"{automation.id}@{firing.id}", data=data)
     step = _start_run(automation, task, now, firing.due_at, automation.next_run_at, (), firing_id=firing.id)
     return step.plus(Changes(updates=(end_firing(firing, now, task_id=task.id),)))

@@ -7,19 +7,19 @@ or one that a person has created, is never changed unless the caller adopts it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from midwatch.base.clock import iso
 from midwatch.base.errors import Conflict
 from midwatch.domain.automation import OVER, SPENT, Automation
-from midwatch.domain.channel import hide_target
+from midwatch.domain.channel import hide_target, read_routes
 from midwatch.domain.fields import Example, Field, Input, inputs
 from midwatch.domain.goal import Goal
 from midwatch.domain.requests import NO_NAMES
 from midwatch.domain.rule import Rule
-from midwatch.domain.run_env import is_secret, show_env
+from midwatch.domain.run_env import MASK, is_secret, show_env
 
 Noun = Literal["automation", "goal", "rule"]
 What = Literal["create", "change", "unchanged", "remove", "left"]
@@ -31,6 +31,10 @@ TIMES = ("at", "every", "cron", "zone")
 MOMENTS = frozenset({"at", "deadline"})
 """Fields whose value may depend on the moment when it is read, such as `in 2d`."""
 RULE_FIELDS = ("agent", "kind", "command", "path", "root", "tool")
+SECRET = re.compile(r"token|secret|passw|credential|(^|_)key", re.IGNORECASE)
+
+HIDE: Mapping[str, Callable[[Any], Any]] = {"env": show_env, "route": hide_target}
+"""How a plan shows the values of fields that can contain secrets."""
 
 
 class FieldChange(NamedTuple):
@@ -42,9 +46,9 @@ class FieldChange(NamedTuple):
     by_hand: Annotated[bool, Example(False)] = False
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the change as JSON shows it: without values of secrets and targets of routes."""
-        show = SHOWN.get(self.field)
-        return {**self._asdict(), **({"old": show(self.old), "new": show(self.new)} if show else {})}
+        """Return the change as JSON shows it, without values of secret variables and targets of routes."""
+        hide = HIDE.get(self.field)
+        return {**self._asdict(), **({"old": hide(self.old), "new": hide(self.new)} if hide else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,8 @@ def plan(
 
 def _plan_one(noun: Noun, name: str, wanted: Wanted, present: Present | None, terms: Terms) -> PlanStep:
     if present is None:
-        return PlanStep(noun=noun, name=name, what="create", fields=compare({}, wanted.values))
+        note = _tell_unset(wanted.table.get("env"))
+        return PlanStep(noun=noun, name=name, what="create", fields=compare({}, wanted.values), note=note)
     if present.ended:
         if (present.declared or {}).get("table") == wanted.table:
             return PlanStep(noun=noun, name=name, what="unchanged", id=present.id, note=f"it is {present.ended}")
@@ -154,13 +159,24 @@ def compare(
     changes = []
     for field in dict.fromkeys((*new, *old)):
         before, after = old.get(field), new.get(field)
-        if before == after or (not old and not after) or (field == "route" and after and after == hide_target(before)):
+        if before == after or (not old and not after) or (field == "route" and _names_the_same(before, after)):
             continue
         by_hand = declared is not None and field in declared and declared[field] != before
-        if field == "env":
-            before, after = show_env(before), show_env(after)
         changes.append(FieldChange(field, before, after, by_hand))
     return tuple(changes)
+
+
+def _names_the_same(before: str | None, after: str | None) -> bool:
+    """Return whether routes without targets name the channels of the present ones, which then keep their targets."""
+    if not after or any(route.target for route in read_routes(after)):
+        return False
+    return hide_target(after) == hide_target(before)
+
+
+def _tell_unset(env: Any) -> str | None:
+    """Return a note about the secret variables whose values a file does not have."""
+    unset = [name for name, value in env.items() if value == MASK and is_secret(name)] if env else []
+    return f"without {', '.join(unset)}: set it with `midwatch automation edit --env`" if unset else None
 
 
 def keep_moments(wanted: Wanted, present: Present | None, now: int) -> Wanted:
@@ -248,12 +264,15 @@ def export(record: Automation | Goal) -> Exported:
         if name == "approvals" and "above" in value:
             value = {part: each for part, each in value.items() if part != "above"}
             notes.append("approvals: the rules of the work that it grew out of")
-        if name == "route" and ":" in value:
+        if name == "route":
+            notes += ["route: the target"] if any(route.target for route in read_routes(value)) else []
             value = hide_target(value)
-            notes.append("route: the target")
         if name == "env":
             notes += [f"env: the value of {part}" for part in value if is_secret(part)]
             value = show_env(value)
+        elif isinstance(value, Mapping):
+            value, hidden = _drop_secrets(value)
+            notes += [f"{name}: the value of {part}" for part in hidden]
         if value != {}:
             table[name] = value
     if isinstance(record, Automation):
@@ -266,7 +285,7 @@ def export(record: Automation | Goal) -> Exported:
 
 def _drop_secrets(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a table without texts whose names say that they are secrets, and these names."""
-    hidden = [name for name, part in value.items() if isinstance(part, str) and is_secret(name)]
+    hidden = [name for name, part in value.items() if isinstance(part, str) and SECRET.search(name)]
     return {name: part for name, part in value.items() if name not in hidden}, hidden
 
 

@@ -35,7 +35,7 @@ _DAILY = re.compile(rf"digest:daily@{CLOCK}")
 KINDS: Mapping[str, Kind] = {
     "started": "start", "done": "result", "cancelled": "result", "goal_completed": "result",
     "goal_progress": "result", "failed": "failure",
-    "timed_out": "failure", "goal_timeout": "failure",
+    "timed_out": "failure", "goal_timeout": "failure", "chain_ended": "failure",
 }  # fmt: skip
 """The kinds of notices. All others are urgent: questions, pauses, warnings, and alerts."""
 _ENDS: frozenset[Kind] = frozenset({"result", "failure", "urgent"})

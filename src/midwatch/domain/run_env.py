@@ -64,19 +64,9 @@ def change_env(old: Env | None, changes: Mapping[str, Any] | None) -> dict[str, 
     return after or None
 
 
-def declare_env(old: Env, wanted: Env | None, before: Env | None) -> dict[str, str] | None:
-    """Return the variables of an automation that a file declares; `before` is what the file said last time.
-
-    A secret that the file has never named, or names without its value, keeps the value that it has.
-    """
-    wanted = wanted or {}
-    removed = (before or {}).keys() - wanted.keys()
-    kept = {
-        name: value
-        for name, value in old.items()
-        if is_secret(name) and name not in removed and wanted.get(name, MASK) == MASK
-    }
-    return {**wanted, **kept} or None
+def replace_env(old: Env | None, new: Env | None) -> dict[str, str] | None:
+    """Return the change after which the variables are the new ones, and no others."""
+    return {**dict.fromkeys(old or {}, ""), **new} if new else None
 
 
 def restore_env(old: Env | None, imported: Mapping[str, Any] | None) -> dict[str, Any] | None:

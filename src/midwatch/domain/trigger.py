@@ -173,24 +173,47 @@ def define(entries: Collection[Any], now: int, old: Collection[Mapping[str, Any]
     """Return the checked definitions of an automation's triggers, each with an id.
 
     A definition without an id keeps the id of the `old` definition that is otherwise equal, so that it keeps its state.
+    A webhook keeps the id of an old one that is signed in the same way, so that it keeps its address and its secret.
     """
     if len(entries) > MOST_TRIGGERS:
         raise InvalidInput(f"there are too many triggers; use at most {MOST_TRIGGERS}.", field="triggers")
-    known = {entry["id"]: entry for entry in old}
-    defined: list[dict[str, Any]] = []
+    checked: list[dict[str, Any]] = []
     for entry in entries:
         if not isinstance(entry, Mapping) or entry.get("kind") not in KINDS:
             raise InvalidInput(f"a trigger needs a `kind`: one of {', '.join(KINDS)}.", field="triggers")
         given = {name: value for name, value in entry.items() if name not in ("id", "secret")}
-        options = {"kind": entry["kind"], **check_options(entry["kind"], given)}
-        taken = {trigger["id"] for trigger in defined}
-        trigger_id = entry.get("id") if known.get(entry.get("id"), {}).get("kind") == entry["kind"] else None
-        equal = (key for key, was in known.items() if {**was, "id": None} == {**options, "id": None})
-        trigger_id = trigger_id or next((key for key in equal if key not in taken), None) or new_id("tr", now)
-        if trigger_id in taken:
+        checked.append({"kind": entry["kind"], **check_options(entry["kind"], given)})
+    kept = _keep_ids([entry.get("id") for entry in entries], checked, old)
+    return tuple({"id": kept.get(place) or new_id("tr", now), **options} for place, options in enumerate(checked))
+
+
+def _keep_ids(
+    wanted: Sequence[Any], checked: Sequence[Mapping[str, Any]], old: Collection[Mapping[str, Any]]
+) -> dict[int, str]:
+    """Return the ids of old definitions that new ones keep, by the place of the new one."""
+    left = {entry["id"]: entry for entry in old}
+    kept: dict[int, str] = {}
+    for place, (trigger_id, options) in enumerate(zip(wanted, checked, strict=True)):
+        if isinstance(trigger_id, str) and trigger_id in kept.values():
             raise InvalidInput(f"trigger {trigger_id} is there twice; remove one of them.", field="triggers")
-        defined.append({"id": trigger_id, **options})
-    return tuple(defined)
+        if isinstance(trigger_id, str) and left.get(trigger_id, {}).get("kind") == options["kind"]:
+            kept[place] = trigger_id
+            del left[trigger_id]
+    for is_same in (_is_equal, _is_same_webhook):
+        for place, options in enumerate(checked):
+            same = next((key for key, was in left.items() if is_same(was, options)), None)
+            if place not in kept and same is not None:
+                kept[place] = same
+                del left[same]
+    return kept
+
+
+def _is_equal(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return {**old, "id": None} == {**new, "id": None}
+
+
+def _is_same_webhook(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return old["kind"] == new["kind"] == "webhook" and old.get("sign") == new.get("sign")
 
 
 def read_secrets(entries: Collection[Any], defined: Collection[Mapping[str, Any]]) -> dict[str, str]:

@@ -78,16 +78,19 @@ async def read_links(store: Store, changed: Mapping[str, Definitions]) -> Graph:
     return graph | {key: list_upstream(definitions) for key, definitions in changed.items()}
 
 
-async def check_links(store: Store, changed: Mapping[str, Definitions]) -> None:
-    """Raise InvalidInput if an automation would start after itself, directly or through others."""
+async def check_links(store: Store, changed: Mapping[str, Definitions], names: Mapping[str, str] | None = None) -> None:
+    """Raise InvalidInput if an automation would start after itself, directly or through others.
+
+    `names` are the names of the automations that a file declares, by their ids.
+    """
     if not any(list_upstream(definitions) for definitions in changed.values()):
         return
     graph = await read_links(store, changed)
     for start in changed:
         if cycle := find_cycle(graph, start):
             found = {key: await store.get_automation(key) for key in set(cycle)}
-            titles = [each.label if (each := found[key]) else key for key in cycle]
-            raise InvalidInput(
-                f"an automation cannot start after itself: {' -> '.join(titles)}; remove one of these links.",
-                field="triggers",
-            )
+            titles = [(names or {}).get(key) or (each.label if (each := found[key]) else key) for key in cycle]
+            table = f"automations.{titles[0]}" if names else None
+            why = f"an automation cannot start after itself: {' -> '.join(titles)}; remove one of these links."
+            field = f"{table}.triggers" if table else "triggers"
+            raise InvalidInput(f"{table}: {why}" if table else why, field=field)

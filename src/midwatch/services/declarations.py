@@ -21,6 +21,7 @@ from midwatch.domain.declaration import (
     MOMENTS,
     TIMES,
     UNDECLARED,
+    FieldChange,
     PlanStep,
     Present,
     Terms,
@@ -40,7 +41,7 @@ from midwatch.domain.goal import OPEN, Goal
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import is_plain, refuse_first
 from midwatch.domain.rule import Pattern, Rule, StoredEffect
-from midwatch.domain.run_env import declare_env
+from midwatch.domain.run_env import replace_env, restore_env
 from midwatch.domain.store import Store
 from midwatch.services.authorization import authorize, own_record
 from midwatch.services.automations import Automations
@@ -51,6 +52,7 @@ from midwatch.services.tasks import Tasks
 
 MOST_EXPORTED = 100_000
 MOST_RULES = 200
+SIGNED_WITH = "triggers.secret"
 Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -122,10 +124,12 @@ class Declarations:
         for key, table in declared.automations.items():
             with _naming("automations", key):
                 drafts[key] = await self._draft_automation(key, table, found.get(key), terms, actor, now, ids)
-        await check_links(self._store, {ids[key]: draft.record.triggers for key, draft in drafts.items()})
+        links = {ids[key]: draft.record.triggers for key, draft in drafts.items()}
+        await check_links(self._store, links, {known: key for key, known in ids.items()})
         present = {key: _present(record, drafts[key].wanted.table) for key, record in found.items()}
         wanted = {key: draft.wanted for key, draft in drafts.items()}
         steps = plan("automation", wanted, present, [_present(record, {}) for record in mine.values()], terms)
+        steps = [_add_secrets(step, found.get(step.name), wanted.get(step.name)) for step in steps]
         changes = Changes()
         for step in steps:
             with _naming("automations", step.name):
@@ -147,8 +151,8 @@ class Declarations:
         same_moment = "at" in table and since.get("at") == table["at"]
         if same_moment:  # it may have passed
             wish = {**{name: value for name, value in wish.items() if name != "at"}, "every": 86400.0}
-        if wish.get("env"):
-            wish["env"] = restore_env(current.env if current else None, wish["env"])
+        if current and isinstance(env := wish.get("env"), Mapping):
+            wish["env"] = restore_env(current.env, env)
         prompt = str(wish.pop("prompt", ""))
         record, changes = await self._automations.draft(
             prompt, actor=actor, name=key, declared={"declared_by": terms.set}, known=ids, **wish
@@ -157,8 +161,6 @@ class Declarations:
         values = values_of(record, table)
         if same_moment:
             values = {name: value for name, value in values.items() if name != "every"} | {"at": None}
-        if current is not None and current.env:
-            values = {**values, "env": declare_env(current.env, table.get("env"), since.get("env"))}
         wanted = Wanted(table=_as_json(table), values=values)
         wanted = keep_moments(wanted, _present(current, table) if current else None, now)
         return Draft(record, wanted, _declare(changes, record, wanted))
@@ -169,14 +171,17 @@ class Declarations:
         authorize(actor, "manage", own_record(current))
         values, changed = draft.wanted.values, {change.field for change in step.fields}
         patch = _patch_of(draft, changed)
-        if "env" in patch:  # an empty value removes a variable that the file does not name
-            patch["env"] = {**dict.fromkeys(current.env or {}, ""), **(patch["env"] or {})}
+        if "env" in changed:
+            patch["env"] = replace_env(current.env, draft.record.env)
+        if changed & {"triggers", SIGNED_WITH}:
+            secrets = _secrets_of(draft.wanted.table)
+            patch["triggers"] = [
+                {**trigger, "secret": secret} for trigger, secret in zip(draft.record.triggers, secrets, strict=True)
+            ]
         if changed & set(TIMES):
             patch |= {name: values[name] for name in TIMES if values.get(name) is not None}
             if "at" in patch:
                 patch["at"] = parse_moment(patch["at"], now, "UTC")
-        if "env" in changed and values["env"] is not None:
-            patch["env"] = {**dict.fromkeys(current.env or {}, ""), **values["env"]}  # an empty value removes it
         declared = {"declared_by": terms.set, "declaration": draft.wanted.declaration()}
         after, changes = self._automations.compute_patch(current, patch, now, actor, declared)
         if changed & set(TIMES) and current.paused_why in (SPENT, OVER):
@@ -404,6 +409,20 @@ def _patch_of(draft: Draft, changed: set[str]) -> dict[str, Any]:
         for field, given in declared_fields(type(draft.record))
         if field.request_name in changed and field.request_name not in MOMENTS and not given.once
     }
+
+
+def _secrets_of(table: Mapping[str, Any]) -> list[str | None]:
+    """Return the secret of each trigger in a table, or None if the table does not set it."""
+    return [trigger.get("secret") for trigger in table.get("triggers", ())]
+
+
+def _add_secrets(step: PlanStep, current: Automation | None, wanted: Wanted | None) -> PlanStep:
+    """Return the step that also changes the secrets of webhooks, if the file sets other ones than last time."""
+    if current is None or wanted is None or not any(secrets := _secrets_of(wanted.table)):
+        return step
+    if secrets == _secrets_of((current.declaration or {}).get("table", {})):
+        return step
+    return replace(step, what="change", fields=(*step.fields, FieldChange(SIGNED_WITH, "***", "***")))
 
 
 def _declare(changes: Changes, record: Automation | Goal, wanted: Wanted) -> Changes:

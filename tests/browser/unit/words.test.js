@@ -60,7 +60,7 @@ export default {
   "a goal shows its state": () => {
     each([
       [{ status: "complete", evidence: "47" }, "Reached: 47"], [{ status: "complete" }, "Reached"],
-      [{ status: "active", running: true, work: "verify" }, "Verifying the result"],
+      [{ status: "active", running: true, work: "verify" }, "Checking the result"],
       [{ status: "active", delay_reason: "the tide", step: 1 }, "Waiting: the tide"],
       [{ status: "active", step: 0 }, "The first step starts"], [{ status: "paused" }, "Paused"],
     ], formatGoalState);

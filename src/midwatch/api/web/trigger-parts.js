@@ -12,11 +12,15 @@ import { formatDateTime, formatMoment } from "./time.js";
 const SIGNS = [
   ["", "none"], ["github", "GitHub"], ["gitlab", "GitLab"], ["standard", "Standard Webhooks"], ["hmac", "HMAC"],
 ];
+const STARTS = {
+  webhook: "on a delivery", file: "on changed files", git: "on a commit", after: "after other work",
+  event: "on an event",
+};
 const KIND_NAMES = { webhook: "Webhook", file: "File", git: "Git", after: "After", event: "Event" };
 
 /** Return an automation's kinds of triggers in a few words. */
 export const formatTriggers = (automation) =>
-  [...new Set((automation.triggers ?? []).map((trigger) => `on ${trigger.kind}`))].join(", ");
+  [...new Set((automation.triggers ?? []).map((trigger) => STARTS[trigger.kind] ?? trigger.kind))].join(", ");
 
 /** Create the panels with the triggers and the firings of an automation. */
 export function createTriggerPanels() {

@@ -9,8 +9,9 @@ SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now OR
 -- a notice about the progress of a goal has the number of its step
 UPDATE deliveries SET digest_id = :digest_id
 WHERE status = 'pending' AND due_at <= :now AND digest_id IS NULL AND channel = :channel
-  AND coalesce(target, '') = :target AND policy LIKE 'digest:%'
-  AND (notice IN {list:notices} OR notice LIKE 'goal_progress:%')
+  AND coalesce(target, '') = :target AND policy LIKE 'digest:%' AND (
+    notice IN {list:notices} OR notice LIKE 'goal_progress:%' OR notice LIKE 'chain_ended:%'
+  )
 
 -- list_digest: oldest first
 SELECT {delivery} FROM deliveries WHERE digest_id = :digest_id ORDER BY id

@@ -61,7 +61,7 @@ GROUP BY automation_id ORDER BY min(due_at), automation_id LIMIT :limit
 SELECT {trigger} FROM triggers
 WHERE kind IN ('file', 'git') AND removed_at IS NULL AND CAST(state AS TEXT) LIKE '%"unread_at"%'
   AND EXISTS (SELECT 1 FROM automations WHERE automations.id = triggers.automation_id AND status = 'active')
-ORDER BY id LIMIT :limit
+LIMIT :limit
 
 -- prune: firings that ended long ago
 DELETE FROM firings WHERE status <> 'pending' AND ended_at < :before RETURNING id

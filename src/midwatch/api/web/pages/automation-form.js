@@ -74,6 +74,8 @@ export async function renderAutomationForm(main, page, automation) {
           "The name in lists."),
         createField("Name", input("name", automation?.name, { maxLength: 60, placeholder: "none; e.g. brief" }),
           "A unique short name, for commands."),
+        createField("Tags", input("tags", automation?.tags.join(", "), { placeholder: "none; e.g. daily, ops" }),
+          "Words to find it by, with commas between them; its runs have them, too."),
         createField("Maximum runs", input("max_runs", String(automation?.max_runs ?? 0),
           { type: "number", min: 0, class: "num" }),
           "The automation pauses after this many runs. 0 means no limit."),
@@ -103,6 +105,8 @@ export async function renderAutomationForm(main, page, automation) {
         createField("Only if", input("when", automation?.when_command,
           { placeholder: "none; e.g. test -s inbox", class: "mono", spellcheck: false }),
           "A command that runs first. Exit status 0 starts the run, 1 skips it."),
+        createField("For at most", input("when_timeout", formatInterval(automation?.when_timeout ?? 60)),
+          "How long this command may take."),
         createField("Earlier results", input("history", String(automation?.history ?? 0),
           { type: "number", min: 0, max: 10, class: "num" }),
           "How many results of the last runs the prompt contains."),
@@ -154,7 +158,7 @@ const splitList = (text) => text.split(",").map((item) => item.trim()).filter(Bo
 /** Return the values of the form, with numbers as numbers and checkboxes as booleans. */
 function readForm(form) {
   const values = gatherBudget(Object.fromEntries(new FormData(form)));
-  for (const name of LISTS) values[name] = splitList(values[name]);
+  for (const name of [...LISTS, "tags"]) values[name] = splitList(values[name]);
   const fresh = form.elements.fresh.checked;
   const [most, history] = [Number(values.max_runs) || 0, Number(values.history) || 0];
   return { ...values, max_runs: most, history, env: parseEnv(values.env), fresh };

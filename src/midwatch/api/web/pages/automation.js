@@ -54,7 +54,7 @@ export default async function renderAutomation(main, page) {
   };
   const taskIds = new Set();
   const findSubject = (event) => {
-    if (event.payload?.automation_id === id) {
+    if (event.payload?.automation_id === (data.automation?.id ?? id)) { // the address may have its name
       if (event.payload.task_id) taskIds.add(event.payload.task_id);
       return id;
     }
@@ -131,6 +131,8 @@ function drawAll(view, data, page) {
   setText(view.note, note);
   view.chainPanel.hidden = data.nodes.length < 2;
   if (data.nodes.length > 1) drawChain(view.chain, data.nodes, automation.id);
+  const fired = new Set(data.firings.map((firing) => firing.task_id));
+  for (const run of runs) run.fired = fired.has(run.task_id);
   renderKeyed(view.runs, runs, (run) => run.task_id, createRunRow, updateRunRow);
   view.table.hidden = !runs.length;
   view.noRuns.hidden = runs.length > 0;
@@ -142,7 +144,8 @@ function drawAll(view, data, page) {
 }
 
 const SHOWN = {
-  active: ["run", "pause", "edit", "remove"], paused: ["run", "resume", "edit", "remove"], deleted: ["restore"],
+  active: ["run", "pause", "stop", "edit", "remove"], paused: ["run", "resume", "stop", "edit", "remove"],
+  deleted: ["restore"],
 };
 
 function drawButtons(place, automation) {
@@ -152,13 +155,18 @@ function drawButtons(place, automation) {
       { kind: "primary", iconName: "retry" });
   const make = {
     run: () => createActionButton("Run now", () => runNow(place.item), { iconName: "play" }),
-    pause: () => createActionButton("Pause", () => post(`/automations/${automation.id}/pause`), { iconName: "pause" }),
+    pause: () =>
+      createActionButton("Pause", () => post(`/automations/${automation.id}/pause`),
+        { iconName: "pause", title: "Pause the automation; an open run goes on to its end" }),
+    stop: () =>
+      createActionButton("Stop", () => post(`/automations/${automation.id}/pause?stop=true`),
+        { iconName: "stop", title: "Cancel the open run at once and pause the automation" }),
     resume: () => resume("Resume"),
     restore: () => resume("Restore"),
     edit: () => h("a.button", { href: `/automations/${automation.id}?edit=1` }, icon("edit"), h("span", "Edit")),
     remove: () => createActionButton("Delete", () => deleteAutomation(place.item), { kind: "danger", iconName: "bin" }),
   };
-  renderButtons(place, SHOWN[automation.status] ?? [], make, { run: automation.running });
+  renderButtons(place, SHOWN[automation.status] ?? [], make, { run: automation.running, stop: !automation.running });
 }
 
 async function deleteAutomation(automation) {
@@ -173,7 +181,7 @@ async function deleteAutomation(automation) {
 function createRunRow(run) {
   const parts = {
     ...createRunParts(run), started: h("td.num"), outcome: h("td"), tokens: h("td.num"),
-    scheduled: h("td.num", run.scheduled_for ? formatMoment(run.scheduled_for) : "manual"),
+    scheduled: h("td.num", run.scheduled_for ? formatMoment(run.scheduled_for) : run.fired ? "trigger" : "manual"),
   };
   parts.scheduled.title = run.scheduled_for ? formatDateTime(run.scheduled_for) : "";
   parts.outcome.append(parts.status);

@@ -30,6 +30,8 @@ export default async function renderNewGoal(main, page) {
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
         createField("Name", text("name", "none"), "To use instead of the id; no other open goal of yours has it."),
+        createField("Tags", text("tags", "none; e.g. daily, ops"),
+          "Words to find it by, with commas between them; its steps have them, too."),
         createField("Every", text("every_seconds", "at the pace of the goal; e.g. 10m"),
           "Start a step this often. Default: soon after long steps, later after short ones."),
         createField("Verifier", text("verifier", "none; name of an agent"),
@@ -38,7 +40,10 @@ export default async function renderNewGoal(main, page) {
           "An agent that is asked after each step whether the goal is reached."),
         createField("Check", text("check", "none; e.g. make test"),
           "A command that runs after each step. Exit status 0 completes the goal."),
+        createField("For at most", text("check_timeout", "10m"), "How long the check may take."),
         createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
+        createField("Scope", text("scope", "you, or the session; e.g. chat:main"),
+          "The user or the chat that the goal belongs to: user:NAME or chat:SESSION."),
         createField("Notify", text("route", "default; e.g. console"),
           "The channels that get notices when the goal ends or pauses."),
         createField("Notices", createNoticesPicker(), "Which notices are sent."),
@@ -48,7 +53,16 @@ export default async function renderNewGoal(main, page) {
   handleSubmit(form, button, async (values) => {
     if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });
     const navigate = createNavigator();
-    const goal = await saveGoal(post("/goals", pickFilled(values, Object.keys(values)), { key }));
+    const { tags, scope, ...rest } = values;
+    const parts = /^(user|chat):(.+)$/.exec(scope.trim());
+    if (scope.trim() && !parts)
+      return showProblem(form, { field: "scope", message: "Write user:NAME or chat:SESSION." });
+    const body = {
+      ...pickFilled(rest, Object.keys(rest)),
+      ...(tags.trim() ? { tags: splitList(tags) } : {}),
+      ...(parts ? { scope_kind: parts[1], scope_id: parts[2] } : {}),
+    };
+    const goal = await saveGoal(post("/goals", body, { key }));
     showWarnings(goal);
     return navigate(`/goals/${goal.id}`);
   });
@@ -56,6 +70,9 @@ export default async function renderNewGoal(main, page) {
   main.append(createPageHead("New goal"), form);
   return focusFirst(objective);
 }
+
+/** Return the items of a text with commas between them. */
+export const splitList = (text) => text.split(",").map((item) => item.trim()).filter(Boolean);
 
 /** Wait for a request that saves a goal. In a problem, a limit is called as in other forms. */
 export const saveGoal = (request) => request.catch((problem) => {

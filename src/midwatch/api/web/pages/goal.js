@@ -13,7 +13,7 @@ import {
   createRunParts, followEvents, formatAlert, getName, RUN_KINDS, updateItemStatus, updateRun,
 } from "../automation-parts.js";
 import { formatDateTime, formatInterval, formatPeriod } from "../time.js";
-import { createGoalBudget, saveGoal, showWarnings } from "./goal-form.js";
+import { createGoalBudget, saveGoal, showWarnings, splitList } from "./goal-form.js";
 import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
 import { formatTokens, sumTokens } from "../figures.js";
 import { describeProbe } from "../probe-parts.js";
@@ -43,7 +43,7 @@ export default async function renderGoal(main, page) {
     go("/goals", { replace: true });
   };
   const findSubject = (event) => {
-    if (event.payload?.goal_id === id) {
+    if (event.payload?.goal_id === (data.goal?.id ?? id)) { // the address may have its name
       if (event.kind === "goal_changed" && event.payload.fields?.includes("cleared")) return void view.leave();
       if (event.kind === "goal_step") data.works.set(event.payload.task_id, event.payload);
       return id;
@@ -61,7 +61,7 @@ export default async function renderGoal(main, page) {
     `/events?kind=goal_step&session_key=${encodeURIComponent(data.goal.session_key)}` +
       `&before=${Number.MAX_SAFE_INTEGER}&limit=1000`,
   ).catch(() => ({ events: [] }));
-  for (const event of events) if (event.payload.goal_id === id) data.works.set(event.payload.task_id, event.payload);
+  for (const { payload } of events) if (payload.goal_id === data.goal.id) data.works.set(payload.task_id, payload);
   draw();
 }
 
@@ -212,6 +212,11 @@ async function openEditForm(goal) {
     createField("Check", h("input.mono",
       { name: "check", value: goal.check_command ?? "", autocomplete: "off", spellcheck: false, placeholder: "none" }),
       "A command that runs after each step. Exit status 0 completes the goal."),
+    createField("For at most", h("input", {
+      name: "check_timeout", value: formatLength(goal.check_timeout), autocomplete: "off",
+    }), "How long the check may take."),
+    createField("Tags", h("input", { name: "tags", value: goal.tags.join(", "), autocomplete: "off" }),
+      "Words to find it by, with commas between them."),
     createField("Every", h("input", {
       name: "every_seconds", value: formatLength(goal.every_seconds), autocomplete: "off",
     }), "Start a step this often, such as 10m; empty for the pace of the goal."),
@@ -222,7 +227,7 @@ async function openEditForm(goal) {
   ], "Save", async (values) => {
     const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
-      .map(([name, value]) => [name, value || clearValue(name)]));
+      .map(([name, value]) => [name, name === "tags" ? splitList(value) : value || clearValue(name)]));
     if (Object.keys(changes).length) showWarnings(await saveGoal(patch(`/goals/${goal.id}`, changes)));
   });
 }
@@ -241,13 +246,15 @@ async function clearGoal(goal, leave) {
 function drawFacts(list, goal) {
   renderFacts(list, [
     ["Name", goal.name], ["Agent", goal.agent], ["Verifier", goal.verifier], ["Judge", goal.judge],
-    ["Check", goal.check_command], ["Every", goal.every_seconds ? formatPeriod(goal.every_seconds) : null],
+    ["Check", goal.check_command && `${goal.check_command} (at most ${formatPeriod(goal.check_timeout)})`],
+    ["Every", goal.every_seconds ? formatPeriod(goal.every_seconds) : null],
     ["Directory", goal.workdir],
     ["Session", createSessionLink(goal.session_key)],
     ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
     ["When spent", MODES[goal.on_budget]],
     ["Failures", goal.errors ? `${goal.errors} in a row` : null],
     ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route], ["Notices", goal.notices],
+    ["Tags", goal.tags.join(", ")], ["Scope", `${goal.scope_kind}:${goal.scope_id}`],
     ["Created", `${formatDateTime(goal.created_at)}${goal.creator ? ` by ${goal.creator}` : ""}`],
     ["Ended", goal.completed_at ? formatDateTime(goal.completed_at) : null],
   ]);

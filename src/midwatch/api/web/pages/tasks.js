@@ -54,6 +54,14 @@ export default async function renderTasks(main, page) {
     data.held.clear();
     draw();
   };
+  const addTagged = async (id) => { // an event does not tell the tags of its task
+    if (!loads++) data.early = [];
+    const task = await get(`/tasks/${id}`).catch(() => null).finally(() => { loads -= 1; });
+    if (!task || !page.isCurrent() || data.tasks.has(id) || !matches(filter, task)) return;
+    data.tasks.set(id, task);
+    for (const event of data.early) applyToList(data, filter, event, false);
+    draw();
+  };
   let isPointerOver = false;
   list.addEventListener("pointerenter", (moved) => { isPointerOver = moved.pointerType === "mouse"; });
   list.addEventListener("pointerleave", () => { isPointerOver = false; release(); });
@@ -63,6 +71,7 @@ export default async function renderTasks(main, page) {
     event: (event) => {
       if (loads) data.early.push(event);
       if (data.loaded && applyToList(data, filter, event, isPointerOver)) draw();
+      else if (filter.tag.length && event.kind === "task_submitted") addTagged(event.task_id);
     },
     reset: () => { data.tasks.clear(); load().catch(() => {}); },
   }));
