@@ -92,6 +92,17 @@ async def test_firings_wait_for_the_open_run_and_start_in_order(desk: Desk) -> N
     assert started == ["d0", "d1", "d2"]
 
 
+async def test_a_firing_also_waits_if_a_run_by_time_waits(desk: Desk) -> None:
+    automation = await desk.store.get_automation("am_1")
+    assert automation is not None
+    fields = {"overlap": "queue", "waiting_run_at": NOW}
+    await desk.store.apply(Changes(updates=(update_record(automation, NOW, **fields),)))
+    fired = await desk.triggers.fire(desk.trigger, key="d1", summary="push")
+    automation = await desk.store.get_automation("am_1")
+    assert automation is not None
+    assert start_firing(automation, fired.firing, NOW, AgentTerms(), open_run=True) == Changes()
+
+
 async def test_a_paused_automation_records_that_it_started_nothing(desk: Desk) -> None:
     automation = await desk.store.get_automation("am_1")
     assert automation is not None

@@ -18,7 +18,7 @@ from midwatch.base.schedule import COUNTED, count_missed, next_run_at
 from midwatch.base.text import cut, fence
 from midwatch.base.timetable import NO_CALENDARS, Block, Calendars, Timetable
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation, Overlap
+from midwatch.domain.automation import CLOSED, OVER, SPENT, Automation
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, Update, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery
@@ -66,8 +66,8 @@ Decision = Literal["start", "skip", "queue", "replace"]
 """What becomes of a due run: it starts, it is skipped, it waits, or it waits and the open run is cancelled."""
 
 
-def on_overlap(automation: Automation, *, open_run: bool, default: Overlap = "skip") -> Decision:
-    """Return what becomes of a due run, whatever made it due; `open_run` is whether the last run is still open.
+def on_overlap(automation: Automation, *, open_run: bool) -> Decision:
+    """Return what becomes of a run that is due by its time; `open_run` is whether the last run is still open.
 
     At most one run waits: with `queue`, further runs are skipped; with `replace`, the newest one waits.
     """
@@ -75,7 +75,7 @@ def on_overlap(automation: Automation, *, open_run: bool, default: Overlap = "sk
         return "start"
     if automation.overlap == "queue" and automation.waiting_run_at is not None:
         return "skip"
-    return automation.overlap or default
+    return automation.overlap or "skip"
 
 
 def fire(
@@ -262,7 +262,7 @@ def start_firing(
     except InvalidInput as problem:
         remedy = f"Set a new one: midwatch automation edit {automation.id}"
         return pause_and_notify(automation, now, f"its schedule cannot be read: {problem}", remedy)
-    decision = on_overlap(automation, open_run=open_run, default="queue")
+    decision: Decision = automation.overlap or "queue" if open_run else "start"
     if decision == "skip" or (block is not None and block.reason == "day_off"):
         return skip_firing(automation, firing, now, block.reason if block and block.reason == "day_off" else "overlap")
     if block is not None:
