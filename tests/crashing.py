@@ -60,8 +60,10 @@ def run_in_child(run_scenario: Scenario, home: Path, name: str, crash_at: int, *
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after: str) -> None:
+def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after: str, *, every: int = 1) -> None:
     """Crash at the first write and continue, crash at the second and continue, until a run has no more writes.
+
+    With `every`, crash only at each so many writes of a long scenario.
 
     A first run in this process loads libraries and builds schemas, so that the children need not.
     """
@@ -70,7 +72,7 @@ def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after:
     asyncio.run(run_scenario(whole, name))  # type: ignore[arg-type]  # a coroutine function
     crash_at, codes = 0, [CRASH_STATUS]
     while codes[0] == CRASH_STATUS:
-        crash_at += 1
+        crash_at += every
         home = folder / str(crash_at)
         home.mkdir()
         codes = [

@@ -40,6 +40,8 @@ CHECKS = (
     "allow_header_conformance", "ignored_auth",
 )  # fmt: skip
 STREAM = "/api/v1/sessions/{key}/live"
+APPLY = "/api/v1/apply"
+"""Its body has many bodies of automations and goals; the requests that create these have them, too."""
 OPEN_RECORDS = frozenset({"ProblemInfo", "AgentInfo"})
 """Objects with additional members: those of each kind of error, and those of each kind of agent."""
 SETTINGS = """
@@ -321,7 +323,7 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
         print(f"\n{count} requests to {report['operations']['tested']} operations, as described")
         assert count >= REQUESTS
         assert report["complete"]
-        assert report["operations"]["tested"] == len(list(operations(document))) - 1
+        assert report["operations"]["tested"] == len(list(operations(document))) - 2
         assert report["test_cases"]["errored"] == 0
         rates = report["valid_rates"]
         never = {name for name, phases in rates.items() if not sum(phase["accepted"] for phase in phases.values())}
@@ -331,11 +333,12 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
 
 
 def fuzz(folder: Path, url: str, token: str, choice: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Send the requests. Streams are left out because they do not end; the log is read as JSON pages."""
+    """Send the requests, except to streams, which do not end, and to declared work, which takes long."""
     return subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"), "run", "openapi.json", "--url", url,
-            "-H", f"Authorization: {token}", "-H", "Accept: application/json", "--exclude-path", STREAM,
+            "-H", f"Authorization: {token}", "-H", "Accept: application/json",
+            "--exclude-path", STREAM, "--exclude-path", APPLY,
             "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS),
             "--mode", "all", *choice, "--max-examples", str(EXAMPLES_EACH), "--workers", "1",
             "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",

@@ -36,6 +36,7 @@ EVERYWHERE = ("400", "403", "408", "413", "421", "431", "503")
 OF_WRITING = ("409", "415", "429")
 MORE = {
     "GET /api/v1/automations/export": ("404",),
+    "GET /api/v1/declarations": ("404",),
     "GET /api/v1/schedules/day": ("404",),
     "GET /api/v1/tasks/{task_id}/result": ("409",),
     "GET /api/v1/directories": ("404",),
