@@ -86,7 +86,7 @@ async def close(desk: Desk) -> str:
 
 
 async def rest(desk: Desk) -> str:
-    goal = await desk.post("/goals", {"objective": "demo:hang all is well", "agent": "demo"})
+    goal = await desk.post("/goals", {"objective": "all is well", "agent": "demo"})
     return f"/goals/{goal['id']}/pause"
 
 
