@@ -243,6 +243,8 @@ class YearChecker(WeekChecker):
         if story.waiting is not None and due == story.waiting and due != story.head:
             if reason != "quiet_hours":  # it fired, or a newer one waits instead
                 story.waiting = None
+            if event.kind == "automation_fired" and story.head is not None and story.head == story.quiet_until <= now:
+                story.head = self.next_due(story, story.head)  # at the end of quiet hours all moved runs are one run
             return
         if event.kind != "automation_missed" and due == story.caught_up:
             story.caught_up = None  # this event continues the one that told the lateness
